@@ -1,0 +1,238 @@
+"""The program: a captured kernel as plain data. It knows no target and no block size.
+
+A program is a host region (allocations, views, shape arithmetic: core ATen on whole arrays) in which every outer tile
+loop is one ``hl.launch``, whose region holds the device code: loads, stores, core ATen on tiles, and nested ``hl.loop``s.
+Everything is SSA: a value id is defined once, by one op or one region parameter.
+
+Operations that are not ATen (``aten.*`` names are PyTorch's own overload names, e.g. ``aten.add.Tensor``):
+
+=================  ==========================================================================================
+``hl.launch``      args ``(axes, writes)``: axis ids, and the host tensors its region stores to. regions[0] has
+                   no parameters and no results. Results: the new contents of ``writes``, in that order.
+                   Before the launch a tensor holds its old value; what the region does not store, it keeps.
+``hl.loop``        args ``(axes, inits)``: axis ids, and the initial values of the carried variables. regions[0]
+                   has one parameter a carried variable and yields their next values. Results: their last values.
+``hl.load``        args ``(tensor, index)`` -> the tile. Elements outside the tensor are undefined: the lowering
+                   masks them where they could reach a result.
+``hl.store``       args ``(tensor, index, value)``; no result. Elements outside the tensor are dropped. ``value`` is
+                   a Ref or a number and broadcasts to the tile.
+``hl.tile_index``  args ``(axis,)`` -> int32 [block]: the positions of the tile's elements (begin + arange).
+``hl.tile_begin``  args ``(axis,)`` -> int32 []. Also the loop variable of ``hl.grid`` (an axis of fixed block 1).
+``hl.tile_end``    args ``(axis,)`` -> int32 []: min(begin + block, the axis' end).
+``hl.tile_id``     args ``(axis,)`` -> int32 []: the number of the tile, from 0.
+``hl.dot``         args ``(a, b, acc or None, out_dtype)`` -> a @ b (+ acc), accumulated in float32 (int32 for int8),
+                   given in ``out_dtype``. 2-D, or batched 3-D.
+=================  ==========================================================================================
+
+An index has an element for each dimension of the tensor (``None`` adds one, as in PyTorch):
+``TileIndex(axis)`` the tile of an axis; ``Span()`` the whole dimension, ``Span(start, stop, step)`` a static slice;
+an ``int``; a ``Ref`` to an integer value: of rank 0 it selects, of higher rank it gathers (PyTorch's rules).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Union
+
+from .expr import Block, Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A use of value ``id``."""
+
+    id: int
+
+    def __str__(self) -> str:
+        return f"%{self.id}"
+
+
+@dataclass(frozen=True, slots=True)
+class TileIndex:
+    """The positions of the current tile of axis ``axis``; as many as its block size."""
+
+    axis: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A static slice, ``start:stop:step``; ``Span()`` is the whole dimension."""
+
+    start: Expr | None = None
+    stop: Expr | None = None
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A dtype as an argument of an operation, by its NumPy/ml_dtypes name, e.g. ``float32``, ``bfloat16``, ``bool``."""
+
+    name: str
+
+
+# Arguments of operations: nothing but these, nested in tuples.
+Arg = Union[None, bool, int, float, str, Ref, Expr, TileIndex, Span, DType, tuple]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Shape (whose dimensions may be expressions over block sizes) and dtype of a value; rank 0 is a scalar."""
+
+    shape: tuple[Expr, ...]
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. ``line`` is the line in the user's file (1-based) that caused it."""
+
+    name: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    results: tuple[int, ...]
+    line: int
+    regions: tuple[Region, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A straight line of operations; ``params`` are defined on entry, ``results`` are yielded at the end."""
+
+    ops: tuple[Op, ...]
+    params: tuple[int, ...] = ()
+    results: tuple[Arg, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockInfo:
+    """A tile size. ``fixed`` where the user gave it; otherwise a config chooses it, in ``Config.block_sizes`` order.
+
+    ``extent`` is the largest extent of the axes that use it (a block need not be larger); ``low`` and ``high`` are the
+    user's bounds from ``register_block_size``.
+    """
+
+    fixed: int | None
+    extent: int
+    low: int = 1
+    high: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A tile axis: ``begin`` to ``end`` in steps of block ``block`` (an id into ``Program.blocks``).
+
+    ``begin`` and ``end`` are integers, expressions, or a Ref to a device integer (a bound known only at run time;
+    ``limit`` is then the largest value it can have, or None if nothing bounds it). ``is_grid`` marks ``hl.grid``.
+    """
+
+    block: int
+    begin: Expr | Ref
+    end: Expr | Ref
+    is_grid: bool = False
+    limit: int | None = None
+
+
+class ArgKind(enum.Enum):
+    """How an argument of the kernel reaches the program."""
+
+    TENSOR = "tensor"
+    SCALAR = "scalar"  # a Python int or float whose value is known only at run time: a rank-0 value
+    STATIC = "static"  # its value is part of the signature
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A leaf of the kernel's arguments. ``path`` leads to it: the parameter's position, then indices into tuples/lists."""
+
+    name: str
+    path: tuple[int | str, ...]
+    kind: ArgKind
+    value: int | None  # value id, for TENSOR and SCALAR
+    static: Arg = None  # the value, for STATIC
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A captured kernel.
+
+    ``outputs`` is what the kernel returns: a Ref, a plain value, or nested tuples of them. ``mutated`` lists arguments
+    written in place: (index into ``params``, Ref to the new contents). Executables made from a program take one array
+    for each TENSOR and SCALAR param, in order, and return the flat tuple of the Refs of ``outputs`` (depth first),
+    then those of ``mutated``.
+    """
+
+    name: str
+    file: str
+    first_line: int
+    source: str
+    params: tuple[Param, ...]
+    types: tuple[TensorType, ...]  # by value id
+    blocks: tuple[BlockInfo, ...]
+    axes: tuple[Axis, ...]
+    host: Region
+    outputs: Any
+    mutated: tuple[tuple[int, Ref], ...] = ()
+    numerics: str = "default"  # numerics class, part of the signature
+    notes: tuple[tuple[str, Arg], ...] = field(default=())
+
+    @property
+    def tunable_blocks(self) -> tuple[int, ...]:
+        """Ids of the blocks a config chooses, in the order of ``Config.block_sizes``."""
+        return tuple(i for i, block in enumerate(self.blocks) if block.fixed is None)
+
+    @property
+    def array_params(self) -> tuple[Param, ...]:
+        """The params that executables take, in order."""
+        return tuple(p for p in self.params if p.kind is not ArgKind.STATIC)
+
+    @property
+    def launches(self) -> tuple[Op, ...]:
+        """The outer tile loops, in order; each becomes one ``pallas_call``."""
+        return tuple(op for op in self.host.ops if op.name == "hl.launch")
+
+    def type_of(self, value: Ref | int) -> TensorType:
+        return self.types[value.id if isinstance(value, Ref) else value]
+
+    def block_sizes(self, tunable: tuple[int, ...] | list[int]) -> tuple[int, ...]:
+        """Sizes of all blocks, given those of the tunable ones."""
+        chosen = iter(tunable)
+        return tuple(b.fixed if b.fixed is not None else next(chosen) for b in self.blocks)
+
+
+def output_leaves(tree: Any) -> list[Ref]:
+    """The Refs of an output tree, depth first."""
+    if isinstance(tree, Ref):
+        return [tree]
+    if isinstance(tree, tuple):
+        return [leaf for item in tree for leaf in output_leaves(item)]
+    return []
+
+
+def walk(region: Region) -> Iterator[Op]:
+    """Every operation of ``region`` and of the regions inside it, outermost first."""
+    for op in region.ops:
+        yield op
+        for inner in op.regions:
+            yield from walk(inner)
+
+
+def refs_in(arg: Arg) -> Iterator[Ref]:
+    """Every Ref in an argument tree."""
+    if isinstance(arg, Ref):
+        yield arg
+    elif isinstance(arg, tuple):
+        for item in arg:
+            yield from refs_in(item)
+
+
+def inputs_of(op: Op) -> list[Ref]:
+    """Refs an operation reads directly (not those of its regions)."""
+    return [*refs_in(op.args), *(r for _, v in op.kwargs for r in refs_in(v))]
+
+
+__all__ = [
+    "Arg", "ArgKind", "Axis", "Block", "BlockInfo", "DType", "Expr", "Op", "Param", "Program", "Ref", "Region", "Span",
+    "TensorType", "TileIndex", "inputs_of", "output_leaves", "refs_in", "walk",
+]  # fmt: skip
