@@ -1,0 +1,161 @@
+"""What a kernel may say: ``import helion_rt.language as hl``.
+
+The names and their meaning are Helion's. A name of Helion's that is not here is refused with ``Unsupported`` when used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ..exc import Unsupported
+from ._active import ACTIVE, tracer
+
+if TYPE_CHECKING:
+    import torch
+
+
+class constexpr:  # noqa: N801 (Helion's name)
+    """Annotation: the argument's value is part of the signature (``block: hl.constexpr``)."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __class_getitem__(cls, item: object) -> type[constexpr]:
+        return cls
+
+
+def tile(begin_or_end: Any, end_or_none: Any = None, /, block_size: Any = None) -> Any:
+    """Iterates over tiles of a range, whose size a config chooses: ``for tile in hl.tile(n)``.
+
+    ``tile(end)``, ``tile(begin, end)``; sequences give an n-dimensional loop whose variable is a tuple of tiles.
+    ``block_size`` fixes the size: an int, or what ``register_block_size`` or ``tile.block_size`` gave; None leaves it
+    to the config; a sequence gives one for each dimension. The outermost loop runs its tiles in any order; inner ones in
+    order, carrying the variables that they assign. Bounds of inner loops may be device integers such as ``tile.end``.
+    """
+    begin, end = (None, begin_or_end) if end_or_none is None else (begin_or_end, end_or_none)
+    return tracer("tile").tile(begin, end, block_size)
+
+
+def grid(begin_or_end: Any, end_or_none: Any = None, /, step: Any = None) -> Any:
+    """Iterates over single positions: like ``tile`` with blocks of one element, the loop variable an int32 scalar."""
+    begin, end = (None, begin_or_end) if end_or_none is None else (begin_or_end, end_or_none)
+    return tracer("grid").grid(begin, end, step)
+
+
+def static_range(begin_or_end: int, end_or_none: int | None = None, /, step: int = 1) -> range:
+    """``range`` of constants: the body is repeated in the program for each value."""
+    begin, end = (0, begin_or_end) if end_or_none is None else (begin_or_end, end_or_none)
+    return range(begin, end, step)
+
+
+def register_block_size(min_or_max: int, max_or_none: int | None = None, /) -> Any:
+    """A tunable block size, to be given to several ``tile(..., block_size=...)`` and used as a dimension.
+
+    ``register_block_size(extent)``: for loops over at most ``extent``; ``register_block_size(low, high)``: within bounds.
+    """
+    low, high = (1, None) if max_or_none is None else (min_or_max, max_or_none)
+    return tracer("register_block_size").register_block_size(low, high, min_or_max if max_or_none is None else max_or_none)
+
+
+def zeros(shape: Sequence[Any], dtype: torch.dtype | None = None, device: object = None) -> Any:
+    """A tensor of zeros, float32 by default. Dimensions are ints, tiles or block sizes."""
+    return tracer("zeros").full(shape, 0, dtype)
+
+
+def full(shape: Sequence[Any], value: Any, dtype: torch.dtype | None = None, device: object = None) -> Any:
+    """A tensor of ``value`` (a number or a device scalar), float32 by default."""
+    return tracer("full").full(shape, value, dtype)
+
+
+def arange(*args: Any, dtype: torch.dtype | None = None, device: object = None) -> Any:
+    """``torch.arange``, int32 by default. Sizes may be block sizes."""
+    import torch
+
+    tracer("arange")
+    return torch.arange(*args, dtype=torch.int32 if dtype is None else dtype)
+
+
+def dot(mat1: Any, mat2: Any, acc: Any = None, out_dtype: torch.dtype | None = None) -> Any:
+    """``mat1 @ mat2`` (+ ``acc``): [m, k] @ [k, n], or batched [b, m, k] @ [b, k, n].
+
+    Accumulated in float32 (int32 for int8). The result has the dtype of ``acc``, else ``out_dtype``, else float32
+    (int32 for int8).
+    """
+    return tracer("dot").dot(mat1, mat2, acc, out_dtype)
+
+
+def load(tensor: Any, index: Sequence[Any], extra_mask: Any = None, eviction_policy: str | None = None) -> Any:
+    """``tensor[index]`` in device code."""
+    active = tracer("load")
+    if extra_mask is not None:
+        active.refuse("hl.load with extra_mask is not supported yet", "load, then torch.where(mask, value, 0)")
+    return active.load(tensor, tuple(index))
+
+
+def store(tensor: Any, index: Sequence[Any], value: Any, extra_mask: Any = None) -> None:
+    """``tensor[index] = value`` in device code."""
+    active = tracer("store")
+    if extra_mask is not None:
+        active.refuse("hl.store with extra_mask is not supported yet", "store torch.where(mask, value, tensor[index])")
+    active.store(tensor, tuple(index), value)
+
+
+def specialize(value: Any) -> Any:
+    """``value`` (an int, float, or a sequence of them) as a constant: another value gives another program."""
+    return tracer("specialize").specialize(value)
+
+
+def cdiv(a: Any, b: Any) -> Any:
+    """``ceil(a / b)`` of integers or dimensions."""
+    return (a + b - 1) // b
+
+
+def tile_index(tile: Any) -> Any:
+    """``tile.index``: the positions of the tile, int32 [block]."""
+    return tile.index
+
+
+def tile_begin(tile: Any) -> Any:
+    """``tile.begin``: the first position of the tile, an int32 scalar."""
+    return tile.begin
+
+
+def tile_end(tile: Any) -> Any:
+    """``tile.end``: one past the last position of the tile, an int32 scalar."""
+    return tile.end
+
+
+def tile_id(tile: Any) -> Any:
+    """``tile.id``: the number of the tile, an int32 scalar."""
+    return tile.id
+
+
+def tile_block_size(tile: Any) -> Any:
+    """``tile.block_size``: the size of full tiles, a dimension."""
+    return tile.block_size
+
+
+# Helion's names that are not supported yet: refused one by one, so that a typo still is an AttributeError.
+_NOT_YET = frozenset(
+    """atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor barrier ProcessGroupName
+    breakpoint device_print AsyncCopyDescriptor make_async_remote_copy remote_barrier inline_asm_elementwise
+    inline_triton triton_kernel jagged_tile dot_scaled pdl_launch_dependents pdl_wait float4_e2m1fn_x2_to_float32
+    load_bfloat16_x16_to_float16 load_float4_e2m1fn_x16_to_float16 rand rand4x randint reduce associative_scan cumprod
+    cumsum StackTensor stacktensor_like Tile register_tunable join split subscript signal wait""".split()
+)
+
+
+def __getattr__(name: str) -> NoReturn:
+    if name not in _NOT_YET:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    active = ACTIVE.get()
+    if active is not None:
+        active.refuse(f"hl.{name} is not supported yet")
+    raise Unsupported(f"hl.{name} is not supported yet")
+
+
+__all__ = [
+    "arange", "cdiv", "constexpr", "dot", "full", "grid", "load", "register_block_size", "specialize", "static_range",
+    "store", "tile", "tile_begin", "tile_block_size", "tile_end", "tile_id", "tile_index", "zeros",
+]  # fmt: skip

@@ -1,0 +1,31 @@
+# Each target makes the environment first if it is missing or older than what it is made from.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: demo test slow lint env clean
+
+demo: $(STAMP)
+	$(BIN)/python examples/embed_sentences.py
+
+test: lint
+	$(BIN)/python -m pytest -q
+
+slow: $(STAMP)
+	$(BIN)/python -m pytest -q -m slow
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+env: $(STAMP)
+
+# torch goes first, alone: its CPU build is then taken where one is offered, and nothing replaces it afterwards.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q torch==2.13.0 -c constraints.txt
+	$(BIN)/python -m pip install -q -e '.[dev,demo]' -c constraints.txt
+	touch $@
+
+clean:
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

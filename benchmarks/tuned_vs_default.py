@@ -1,0 +1,141 @@
+"""The winner against our default, fixed 128-blocks, the best of the whole space, and jitted jax.numpy; and what tuning costs the caller meanwhile.
+
+On the CPU, float32, everything jitted, in interleaved rounds. "The best of the space" compiles and times every config of the space (at most
+``--max-space`` of them, evenly taken) and confirms the three fastest in the same interleaved rounds as the others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+# Read when helion_rt is imported: the winners are wanted, so wait for them; unless a parent process has said how to tune.
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("HELION_RT_TUNE", "sync")
+
+from . import common
+
+MODULE = "benchmarks.tuned_vs_default"
+NEVER_SLOWER = 1.05  # of the default: what two measurements of the same function differ by on a busy machine
+MATMUL_LIMIT = 1.3
+CONFIRMED = 3
+
+
+def compare(subject: Any, seconds: float, max_space: int) -> common.Row:
+    """One row: everything about one subject. Tunes it through the kernel itself, with the tuner that users get."""
+    import helion_rt
+
+    from . import subjects
+
+    arrays, space = subject.arguments(), subject.space()
+    subject.kernel(*arrays)
+    helion_rt.wait_for_tuning()
+    winner = helion_rt.Config.from_dict(helion_rt.status()[-1]["config"])
+    configs = {"winner": winner, "default": space.default(), "128-blocks": subjects.fixed_blocks(space, 128)}
+    sides: dict[str, Callable[[], object]] = {
+        name: subjects.compiled(space.program, config, arrays) for name, config in configs.items()
+    }
+    fastest, tried, size = _fastest(space, arrays, max_space)
+    sides |= {f"space {i}": run for i, run in enumerate(fastest)}
+    in_jax = subjects.jax.jit(subject.in_jax)
+    sides["jax.numpy"] = lambda: in_jax(*arrays).block_until_ready()
+    times = common.interleaved(sides, seconds)
+    of_space = min((name for name in sides if name.startswith("space ")), key=lambda name: statistics.median(times[name]))
+    figures = {name: value for name, value in common.medians(times).items() if not name.startswith("space ")}
+    figures["best of the space"] = statistics.median(times[of_space])
+    to_default = common.median_ratio(times, "winner", "default")
+    figures["winner to default, ratio"] = to_default
+    figures["winner to best of the space, ratio"] = common.median_ratio(times, "winner", of_space)
+    to_jax = figures["winner to jax.numpy, ratio"] = common.median_ratio(times, "winner", "jax.numpy")
+    note = f"{winner}; {tried} of {size} configs of the space tried"
+    if subject is subjects.MATMUL_1024:
+        return common.Row(subject.name, figures, "ms", to_jax, MATMUL_LIMIT, f"winner at most {MATMUL_LIMIT} x jnp.dot", note)
+    return common.Row(subject.name, figures, "ms", to_default, NEVER_SLOWER, "winner not slower than the default", note)
+
+
+def _fastest(space: Any, arrays: tuple[Any, ...], most: int) -> tuple[list[Callable[[], object]], int, int]:
+    """The ``CONFIRMED`` fastest of the space by the best of three runs; how many were tried, and how many there are."""
+    from . import subjects
+
+    configs = list(itertools.islice(space.configs(), 100_000))
+    chosen = configs if len(configs) <= most else [configs[i * len(configs) // most] for i in range(most)]
+    seen: list[tuple[float, int, Callable[[], object]]] = []
+    for number, config in enumerate(chosen):
+        run = subjects.compiled(space.program, config, arrays)
+        run()
+        seen.append((min(_seconds(run) for _ in range(3)), number, run))
+        # Keep few: each holds a compiled program.
+        seen = sorted(seen)[:CONFIRMED]
+    return [run for _, _, run in seen], len(chosen), len(configs)
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def latency_child(seconds: float) -> dict[str, Any]:
+    """Call one kernel again and again, after its first call, while its tuning goes on (``HELION_RT_TUNE`` says whether): milliseconds."""
+    import helion_rt
+
+    from . import subjects
+
+    arrays = subjects.MATMUL_1024.arguments()
+    subjects.jax.block_until_ready(subjects.MATMUL_1024.kernel(*arrays))
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        times.append(_seconds(lambda: subjects.jax.block_until_ready(subjects.MATMUL_1024.kernel(*arrays))) * 1e3)
+        if os.environ["HELION_RT_TUNE"] == "background" and helion_rt.wait_for_tuning(timeout=0):
+            break
+    return {"calls": len(times), "median": statistics.median(times), "p99": sorted(times)[int(len(times) * 0.99)], "largest": max(times)}
+
+
+def latency_rows(seconds: float) -> list[common.Row]:
+    with common.caches("off", "background") as folders:
+        seen = {
+            folder.name: common.fresh_process(
+                MODULE, "--latency", str(seconds), cache=folder, HELION_RT_TUNE=folder.name, HELION_RT_TUNE_SECONDS=str(seconds)
+            )
+            for folder in folders
+        }
+    rows = []
+    for what in ("median", "p99", "largest"):
+        off, tuning = seen["off"][what], seen["background"][what]
+        figures = {"while tuning": tuning, "tuning off": off, "ratio": tuning / off}
+        rows.append(common.Row(f"{what} call of matmul 1024^3", figures, note=f"{seen['background']['calls']} and {seen['off']['calls']} calls"))
+    return rows
+
+
+def main(argv: list[str]) -> int:
+    parser = common.parser(__doc__)
+    parser.add_argument("--seconds", type=float, default=5.0, help="of interleaved timing, each subject (default 5)")
+    parser.add_argument("--tune-seconds", type=float, default=30.0, help="what the tuner may spend on each subject (default 30)")
+    parser.add_argument("--max-space", type=int, default=24, help="most configs of a space to try (default 24)")
+    parser.add_argument("--only", default="", help="subjects whose name contains this")
+    parser.add_argument("--latency", type=float, help="measure calls for so many seconds in this process (the benchmark does that itself)")
+    options = parser.parse_args(argv)
+    if options.latency:
+        print(json.dumps(latency_child(options.latency)))
+        return 0
+    os.environ["HELION_RT_TUNE_SECONDS"] = str(options.tune_seconds)
+    with common.caches("cache") as (cache,):
+        os.environ["HELION_RT_CACHE_DIR"] = str(cache)
+        from . import subjects
+
+        chosen = [subject for subject in subjects.SUBJECTS if options.only in subject.name]
+        rows = [compare(subject, options.seconds, options.max_space) for subject in chosen]
+    if not options.only:
+        rows += latency_rows(20.0)
+    return common.report("Winner, default, and others, on the CPU", rows, options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

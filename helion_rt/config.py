@@ -1,0 +1,153 @@
+"""``Config``: one point of a kernel's space of tunable choices, as immutable plain data."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .exc import ConfigError
+
+
+class LoopStrategy(str, enum.Enum):
+    """How an inner tile loop is lowered. Members are their own strings: ``LoopStrategy.GRID == "grid"``."""
+
+    GRID = "grid"
+    EMIT_PIPELINE = "emit_pipeline"
+    UNROLL = "unroll"
+    FORI = "fori"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Config(Mapping[str, Any]):
+    """Choices for a kernel, by name: ``Config(block_sizes=[128, 256], loop_strategies=["grid"])``.
+
+    A mapping with attribute access, immutable and hashable; lists that it gives out are copies. Known keys:
+
+    - ``block_sizes``: positive ints, one a tunable block in program order.
+    - ``loop_strategies``: one ``LoopStrategy`` (or its string) an inner loop in program order.
+
+    Any other key is accepted with any plain value (None, bool, int, finite float, str, lists, dicts with str keys): keys
+    that mean something only to Helion on a GPU are carried along and ignored. Raises ``ConfigError`` for other values.
+    """
+
+    __slots__ = ("_choices", "_hash")
+    _choices: dict[str, Any]
+    _hash: int
+
+    def __init__(self, **choices: Any) -> None:
+        frozen = {name: _check(name, value) for name, value in choices.items()}
+        object.__setattr__(self, "_choices", frozen)
+        object.__setattr__(self, "_hash", hash(frozenset(frozen.items())))
+
+    def __getitem__(self, name: str) -> Any:
+        return _thaw(self._choices[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._choices)
+
+    def __len__(self) -> int:
+        return len(self._choices)
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not attributes, so never for the mapping's own methods.
+        if name.startswith("_") or name not in self._choices:
+            raise AttributeError(f"this Config has no choice '{name}'; it has: {', '.join(self) or 'none'}")
+        return self[name]
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("a Config is immutable; use config.replace(...)")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError("a Config is immutable; use config.replace(...)")
+
+    def __eq__(self, other: object) -> bool:
+        return self._choices == other._choices if isinstance(other, Config) else NotImplemented
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"Config({', '.join(f'{name}={value!r}' for name, value in self.to_dict().items())})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Config.from_dict, (self.to_dict(),))
+
+    def replace(self, **choices: Any) -> Config:
+        """A copy with these choices set; the others stay."""
+        return Config(**{**self.to_dict(), **choices})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The choices as plain data (strings for strategies, lists for sequences), fit for msgpack and JSON."""
+        return {name: _plain(value) for name, value in self._choices.items()}
+
+    @classmethod
+    def from_dict(cls, choices: Mapping[str, Any]) -> Config:
+        """The inverse of ``to_dict``. Raises ``ConfigError`` unless it is a mapping with string keys and legal values."""
+        if not isinstance(choices, Mapping) or not all(isinstance(name, str) for name in choices):
+            raise ConfigError(f"a Config is made from a mapping with string keys, not from {choices!r:.200}")
+        return cls(**choices)
+
+
+@dataclass(frozen=True, slots=True)
+class _Items:
+    """A frozen dict inside a Config: (key, value) pairs, sorted."""
+
+    pairs: tuple[tuple[str, Any], ...]
+
+
+def _check(name: str, value: Any) -> Any:
+    if name == "block_sizes":
+        return _block_sizes(value)
+    if name == "loop_strategies":
+        return _loop_strategies(value)
+    return _freeze(name, value)
+
+
+def _block_sizes(value: Any) -> tuple[int, ...]:
+    sizes = value if isinstance(value, (list, tuple)) else None
+    if sizes is None or not all(isinstance(size, int) and not isinstance(size, bool) and size > 0 for size in sizes):
+        raise ConfigError(f"block_sizes must be a list of positive ints, got {value!r:.200}", hint="for example block_sizes=[128, 128]")
+    return tuple(sizes)
+
+
+def _loop_strategies(value: Any) -> tuple[LoopStrategy, ...]:
+    allowed = ", ".join(LoopStrategy)
+    if not isinstance(value, (list, tuple)):
+        raise ConfigError(f"loop_strategies must be a list, one strategy an inner loop, got {value!r:.200}", hint=f"strategies: {allowed}")
+    try:
+        return tuple(LoopStrategy(item) for item in value)
+    except ValueError as error:
+        raise ConfigError(f"loop_strategies has an unknown strategy: {value!r:.200}", hint=f"strategies: {allowed}") from error
+
+
+def _freeze(name: str, value: Any) -> Any:
+    if isinstance(value, enum.Enum):  # e.g. LoopStrategy under another key: its plain value is what is kept
+        return _freeze(name, value.value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    if isinstance(value, (list, tuple)):
+        return tuple(_freeze(name, item) for item in value)
+    if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
+        return _Items(tuple((key, _freeze(name, value[key])) for key in sorted(value)))
+    raise ConfigError(f"Config value {name}={value!r:.200} is not plain data (None, bool, int, finite float, str, list, dict)")
+
+
+def _thaw(value: Any) -> Any:
+    if isinstance(value, _Items):
+        return {key: _thaw(item) for key, item in value.pairs}
+    return [_thaw(item) for item in value] if isinstance(value, tuple) else value
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LoopStrategy):
+        return value.value
+    if isinstance(value, _Items):
+        return {key: _plain(item) for key, item in value.pairs}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

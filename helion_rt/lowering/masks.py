@@ -1,0 +1,155 @@
+"""Which dimensions of a value may hold elements that do not exist, and for which axis.
+
+The last tile of a ragged axis reaches past the end; what is there is undefined (NaN, as likely as not). Elementwise
+operations carry it along harmlessly and stores drop it. It must be replaced exactly where it could reach a result: before
+a reduction or contraction over that dimension, and in a variable that a loop over that very axis carries on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from ..exc import PlanError
+from ..program.ir import Arg, Op, Program, Ref, Region, Span, TileIndex, refs_in
+from . import ops
+from .ops import Kind
+
+Tags = tuple[frozenset[int], ...]  # for each logical dimension, the axes that bound it
+Shape = tuple[int, ...]
+NONE: frozenset[int] = frozenset()
+
+
+def infer_tags(program: Program, region: Region, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool]) -> dict[int, Tags]:
+    """The tags of every value defined in ``region`` and below. Only axes for which ``ragged`` holds appear."""
+    tags: dict[int, Tags] = {}
+    _infer(program, region, shape_of, ragged, tags)
+    return tags
+
+
+def _infer(
+    program: Program, region: Region, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool], tags: dict[int, Tags]
+) -> None:
+    for op in region.ops:
+        if op.name == "hl.loop":
+            inner, (axes, inits) = op.regions[0], op.args
+            assert isinstance(axes, tuple) and isinstance(inits, tuple)
+            for param, init in zip(inner.params, inits, strict=True):
+                tags[param] = _broadcast([_of(init, tags)], len(shape_of(param)))
+            for _ in range(2):  # the tags of a carried variable only grow, and by what one turn adds
+                _infer(program, inner, shape_of, ragged, tags)
+                for param, value in zip(inner.params, inner.results, strict=True):
+                    # Elements that this loop's own axes do not have keep their old value: see ``loops``.
+                    kept = tuple(t - set(axes) for t in _of(value, tags))
+                    tags[param] = _broadcast([tags[param], kept], len(shape_of(param)))
+            for param, result in zip(inner.params, op.results, strict=True):
+                tags[result] = tags[param]
+        else:
+            for result in op.results:
+                tags[result] = _tags(program, op, result, shape_of, ragged, tags)
+
+
+def _of(x: Arg, tags: dict[int, Tags]) -> Tags:
+    return tags.get(x.id, ()) if isinstance(x, Ref) else ()
+
+
+def _broadcast(parts: Sequence[Tags], rank: int) -> Tags:
+    padded = [(NONE,) * (rank - len(p)) + tuple(p) for p in parts]
+    return tuple(frozenset().union(*dims) for dims in zip(*padded)) if padded else (NONE,) * rank
+
+
+def _tags(
+    program: Program, op: Op, result: int, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool], tags: dict[int, Tags]
+) -> Tags:
+    rank = len(shape_of(result))
+    if op.name == "hl.load":
+        return _load_tags(op, tags, ragged, rank)
+    if op.name == "hl.tile_index":
+        axis = op.args[0]
+        assert isinstance(axis, int)
+        return (frozenset((axis,)) if ragged(axis) else NONE,)
+    inputs = list(refs_in(op.args))
+    kind = ops.kind_of(op.name)
+    if not any(t for r in inputs for t in _of(r, tags)):
+        return (NONE,) * rank
+    if kind is Kind.ELEMENTWISE:
+        return _broadcast([_of(r, tags) for r in inputs], rank)
+    first = _of(inputs[0], tags)
+    if kind is Kind.REDUCTION:
+        dims = ops.reduced_dims(op.args, dict(op.kwargs), len(first))
+        if rank == len(first):
+            return tuple(NONE if i in dims else t for i, t in enumerate(first))
+        return tuple(t for i, t in enumerate(first) if i not in dims)
+    if kind is Kind.PERMUTE:
+        return tuple(first[d] for d in ops.permutation(ops.base_name(op.name), op.args, len(first)))
+    if kind is Kind.EXPAND:
+        return _broadcast([first], rank)
+    if kind is Kind.VIEW:
+        return _view_tags(program, op, first, shape_of(inputs[0].id), shape_of(result))
+    if kind is Kind.CONTRACT:
+        a, b = _of(op.args[0], tags), _of(op.args[1], tags)
+        out = (*a[:-1], b[-1])
+        if rank == 3:
+            out = (a[0] | b[0], a[1], b[2])
+        return _broadcast([out, _of(op.args[2], tags)], rank)
+    return _other_tags(program, op, tags, first, rank)
+
+
+def _load_tags(op: Op, tags: dict[int, Tags], ragged: Callable[[int], bool], rank: int) -> Tags:
+    index = op.args[1]
+    assert isinstance(index, tuple)
+    out: list[frozenset[int]] = []
+    for element in index:
+        if isinstance(element, TileIndex):
+            out.append(frozenset((element.axis,)) if ragged(element.axis) else NONE)
+        elif isinstance(element, Span) or element is None:
+            out.append(NONE)
+        elif isinstance(element, Ref):
+            out += _of(element, tags)
+    return tuple(out) if len(out) == rank else (NONE,) * rank
+
+
+def _view_tags(program: Program, op: Op, tags: Tags, before: Shape, after: Shape) -> Tags:
+    """Follows dimensions through a reshape; one that is merged or split must not be ragged."""
+    out: list[frozenset[int]] = []
+    i = j = 0
+    while i < len(before) or j < len(after):
+        if i < len(before) and j < len(after) and before[i] == after[j]:
+            out.append(tags[i])
+            i, j = i + 1, j + 1
+        elif j < len(after) and after[j] == 1:
+            out.append(NONE)
+            j += 1
+        elif i < len(before) and before[i] == 1:
+            i += 1
+        else:
+            size_in, size_out, start_i, start_j = before[i], after[j], i, j
+            while size_in != size_out:
+                if size_in < size_out:
+                    i += 1
+                    size_in *= before[i]
+                else:
+                    j += 1
+                    size_out *= after[j]
+            if any(tags[d] for d in range(start_i, i + 1)):
+                raise PlanError(
+                    "a reshape merges or splits a ragged tile", kernel=program.name, file=program.file, line=op.line,
+                    hint="choose a block size that divides the dimension",
+                )  # fmt: skip
+            out += [NONE] * (j - start_j + 1)
+            i, j = i + 1, j + 1
+    return tuple(out)
+
+
+def _other_tags(program: Program, op: Op, tags: dict[int, Tags], first: Tags, rank: int) -> Tags:
+    base = ops.base_name(op.name)
+    dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
+    at = dim % max(1, len(first))
+    if base in ("cumsum", "cumprod"):
+        return first  # what does not exist comes last, and reaches nothing before it
+    if base == "select":
+        return first[:at] + first[at + 1 :]
+    touched = any(_of(r, tags)[at] for r in refs_in(op.args) if _of(r, tags))
+    if touched:
+        raise PlanError(f"{op.name} along a ragged tile", kernel=program.name, file=program.file, line=op.line,
+                        hint="choose a block size that divides the dimension")  # fmt: skip
+    return _broadcast([_of(r, tags) for r in refs_in(op.args)], rank)

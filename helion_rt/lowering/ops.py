@@ -1,0 +1,503 @@
+"""The table of operations: each ATen operation the lowering knows, as a JAX expression.
+
+An entry receives its operands as source text in a *physical* shape (see ``layout``: the logical shape plus at most one
+unit dimension) and returns the text of the result in the result's physical shape. The reference path evaluates the very
+same text with physical = logical, so an operation is written down once.
+
+Only text that is made here reaches the generated source: numbers go through ``literal``, dtypes through ``dtype_text``,
+names are our own. Strings of a program are compared, never pasted.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..exc import PlanError
+from ..program.ir import DType
+
+DTYPES = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "float16", "bfloat16", "float32", "float64", "float8_e4m3fn",
+    "float8_e5m2",
+)  # fmt: skip
+LOW_PRECISION = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+FLOATS = (*LOW_PRECISION, "float32", "float64")
+INT_WIDTH = {"uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
+ITEMSIZE = {"bool": 1, **INT_WIDTH, "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+class Kind(enum.Enum):
+    """How an operation treats the dimensions of its operands; planning, layout and masks go by this alone."""
+
+    ELEMENTWISE = enum.auto()
+    REDUCTION = enum.auto()
+    VIEW = enum.auto()  # the same elements in the same order: a reshape
+    PERMUTE = enum.auto()
+    EXPAND = enum.auto()
+    CREATE = enum.auto()
+    CONTRACT = enum.auto()
+    OTHER = enum.auto()
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor operand as text: ``text`` evaluates to an array of shape ``phys``; its logical shape is ``shape``."""
+
+    text: str
+    shape: tuple[int, ...]
+    phys: tuple[int, ...]
+    dtype: str
+
+    def phys_dim(self, dim: int) -> int:
+        """The physical position of logical dimension ``dim`` (negative counts from the end)."""
+        dim = dim % len(self.shape) if self.shape else 0
+        return dim + 1 if len(self.shape) == 1 and len(self.phys) == 2 and self.phys[0] == 1 and self.phys[1] == self.shape[0] else dim
+
+    def cast(self, dtype: str) -> str:
+        return self.text if self.dtype == dtype else f"{self.text}.astype({dtype_text(dtype)})"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What an operation has to produce."""
+
+    shape: tuple[int, ...]
+    phys: tuple[int, ...]
+    dtype: str
+
+
+Emitter = Callable[[list[Any], dict[str, Any], Result], str]
+
+
+def dtype_text(name: str) -> str:
+    if name not in DTYPES:
+        raise PlanError(f"dtype {name!r} is not supported")
+    return "jnp.bool_" if name == "bool" else f"jnp.{name}"
+
+
+def literal(value: object, dtype: str | None = None) -> str:
+    """A Python number as source text; in the class of ``dtype`` where given, so that JAX's weak typing keeps it."""
+    if isinstance(value, bool):
+        value = value if dtype in (None, "bool") else int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and dtype in FLOATS:
+        value = float(value)
+    if isinstance(value, float) and dtype in INT_WIDTH:
+        value = int(value)
+    if isinstance(value, float):
+        if math.isnan(value):
+            return "jnp.nan"
+        if math.isinf(value):
+            return "jnp.inf" if value > 0 else "-jnp.inf"
+    if not isinstance(value, (bool, int, float)):
+        raise PlanError(f"expected a number, got {value!r}")
+    return repr(value) if not isinstance(value, int) or value >= 0 else f"({value!r})"
+
+
+def base_name(name: str) -> str:
+    """``aten.add.Tensor`` -> ``add``; ``hl.dot`` -> ``hl.dot``."""
+    return name.split(".")[1] if name.startswith("aten.") else name
+
+
+# ------------------------------------------------------------------------------------------------ elementwise
+
+
+def term(x: Any, dtype: str) -> str:
+    """An operand (array or number) in ``dtype``."""
+    return x.cast(dtype) if isinstance(x, Operand) else literal(x, dtype)
+
+
+def _unary(template: str) -> Emitter:
+    """A function of floats: computed in float32 for narrower dtypes, as torch does, then rounded once."""
+
+    def emit(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+        wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
+        text = template.format(term(args[0], wide))
+        return text if wide == out.dtype else f"({text}).astype({dtype_text(out.dtype)})"
+
+    return emit
+
+
+def _arith(template: str, *, alpha: bool = False, wide: bool = False) -> Emitter:
+    """A function of operands brought to the result's dtype first (PyTorch's promotion has decided that dtype)."""
+
+    def emit(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+        dtype = "float32" if wide and out.dtype in LOW_PRECISION else out.dtype
+        texts = [term(a, dtype) for a in args if isinstance(a, (Operand, bool, int, float))]
+        if alpha:
+            factor = kwargs.get("alpha", args[2] if len(args) > 2 else 1)
+            texts = texts[:2]
+            if factor != 1:
+                texts[1] = f"({texts[1]} * {literal(factor, dtype)})"
+        text = template.format(*texts)
+        return text if dtype == out.dtype else f"({text}).astype({dtype_text(out.dtype)})"
+
+    return emit
+
+
+def _compare(template: str) -> Emitter:
+    """A comparison or logical test: operands keep their own dtypes, JAX promotes them."""
+
+    def emit(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+        other = next((a.dtype for a in args if isinstance(a, Operand)), None)
+        texts = []
+        for a in args:
+            if isinstance(a, Operand):
+                texts.append(a.text)
+            elif isinstance(a, float) and other in INT_WIDTH:
+                texts.append(literal(a))
+            else:
+                texts.append(literal(a, other if other != "bool" else None))
+        return template.format(*texts)
+
+    return emit
+
+
+def _logical(template: str) -> Emitter:
+    def emit(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+        return template.format(*(a.text if a.dtype == "bool" else f"({a.text} != 0)" for a in args if isinstance(a, Operand)))
+
+    return emit
+
+
+def _where(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    cond, a, b = args
+    return f"jnp.where({cond.text}, {term(a, out.dtype)}, {term(b, out.dtype)})"
+
+
+def _to(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    x = args[0]
+    if out.dtype == "bool" and x.dtype != "bool":
+        return f"({x.text} != 0)"
+    return x.cast(out.dtype)
+
+
+def _div(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    mode = kwargs.get("rounding_mode")
+    if mode is None:
+        return _arith("({0} / {1})")(args[:2], {}, out)
+    if mode == "floor":
+        return _arith("jnp.floor_divide({0}, {1})")(args[:2], {}, out)
+    if out.dtype in FLOATS:
+        return _arith("jnp.trunc({0} / {1})")(args[:2], {}, out)
+    return _arith("lax.div({0}, jnp.broadcast_to(jnp.asarray({1}, {0}.dtype), {0}.shape))")(args[:2], {}, out)
+
+
+def _clamp(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    low = args[1] if len(args) > 1 else kwargs.get("min")
+    high = args[2] if len(args) > 2 else kwargs.get("max")
+    text = term(args[0], out.dtype)
+    if low is not None:
+        text = f"jnp.maximum({text}, {term(low, out.dtype)})"
+    return text if high is None else f"jnp.minimum({text}, {term(high, out.dtype)})"
+
+
+def _pow(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    exponent = args[1]
+    if isinstance(exponent, (int, float)) and not isinstance(exponent, bool):
+        if exponent == 2:
+            return _arith("jnp.square({0})")(args[:1], {}, out)
+        if exponent == 0.5:
+            return _unary("jnp.sqrt({0})")(args[:1], {}, out)
+        if exponent == -0.5:
+            return _unary("lax.rsqrt({0})")(args[:1], {}, out)
+        if float(exponent).is_integer() and abs(exponent) <= 64:
+            wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
+            text = f"lax.integer_pow({term(args[0], wide)}, {int(exponent)})"
+            return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+    return _arith("jnp.power({0}, {1})", wide=True)(args[:2], {}, out)
+
+
+def _gelu(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    if kwargs.get("approximate", "none") == "tanh":
+        return _unary("jax.nn.gelu({0}, approximate=True)")(args[:1], {}, out)
+    # erf, not erfc: Mosaic has no erfc, and torch computes it this way too.
+    wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
+    x = term(args[0], wide)
+    text = f"(0.5 * {x} * (1.0 + lax.erf({x} * {math.sqrt(0.5)!r})))"
+    return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def _isnan(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    return f"({args[0].text} != {args[0].text})"
+
+
+ELEMENTWISE: dict[str, Emitter] = {
+    # functions of floats
+    "exp": _unary("jnp.exp({0})"),
+    "exp2": _unary("jnp.exp2({0})"),
+    "expm1": _unary("jnp.expm1({0})"),
+    "log": _unary("jnp.log({0})"),
+    "log2": _unary("jnp.log2({0})"),
+    "log10": _unary("(jnp.log({0}) * 0.4342944819032518)"),
+    "log1p": _unary("jnp.log1p({0})"),
+    "sqrt": _unary("jnp.sqrt({0})"),
+    "rsqrt": _unary("lax.rsqrt({0})"),
+    "reciprocal": _unary("(1.0 / {0})"),
+    "sigmoid": _unary("jax.nn.sigmoid({0})"),
+    "silu": _unary("jax.nn.silu({0})"),
+    "tanh": _unary("jnp.tanh({0})"),
+    "sin": _unary("jnp.sin({0})"),
+    "cos": _unary("jnp.cos({0})"),
+    "tan": _unary("jnp.tan({0})"),
+    "sinh": _unary("jnp.sinh({0})"),
+    "cosh": _unary("jnp.cosh({0})"),
+    "atan": _unary("jnp.arctan({0})"),
+    "asin": _unary("jnp.arcsin({0})"),
+    "acos": _unary("jnp.arccos({0})"),
+    "erf": _unary("lax.erf({0})"),
+    "gelu": _gelu,
+    "floor": _unary("jnp.floor({0})"),
+    "ceil": _unary("jnp.ceil({0})"),
+    "trunc": _unary("jnp.trunc({0})"),
+    "round": _unary("jnp.round({0})"),
+    "frac": _unary("({0} - jnp.trunc({0}))"),
+    # arithmetic in the result's dtype
+    "add": _arith("({0} + {1})", alpha=True),
+    "sub": _arith("({0} - {1})", alpha=True),
+    "rsub": _arith("({1} - {0})"),
+    "mul": _arith("({0} * {1})"),
+    "div": _div,
+    "floor_divide": _arith("jnp.floor_divide({0}, {1})"),
+    "remainder": _arith("jnp.remainder({0}, {1})"),
+    "fmod": _arith("jnp.fmod({0}, {1})"),
+    "pow": _pow,
+    "atan2": _arith("jnp.arctan2({0}, {1})", wide=True),
+    "maximum": _arith("jnp.maximum({0}, {1})"),
+    "minimum": _arith("jnp.minimum({0}, {1})"),
+    "fmax": _arith("jnp.fmax({0}, {1})"),
+    "fmin": _arith("jnp.fmin({0}, {1})"),
+    "clamp": _clamp,
+    "clamp_min": _arith("jnp.maximum({0}, {1})"),
+    "clamp_max": _arith("jnp.minimum({0}, {1})"),
+    "neg": _arith("(-{0})"),
+    "abs": _arith("jnp.abs({0})"),
+    "sign": _arith("jnp.sign({0})"),
+    "sgn": _arith("jnp.sign({0})"),
+    "square": _arith("jnp.square({0})"),
+    "relu": _arith("jnp.maximum({0}, 0)"),
+    "logaddexp": _arith("jnp.logaddexp({0}, {1})", wide=True),
+    "bitwise_and": _arith("({0} & {1})"),
+    "bitwise_or": _arith("({0} | {1})"),
+    "bitwise_xor": _arith("({0} ^ {1})"),
+    "bitwise_not": _arith("(~{0})"),
+    "bitwise_left_shift": _arith("lax.shift_left(*jnp.broadcast_arrays({0}, jnp.asarray({1}, {0}.dtype)))"),
+    "bitwise_right_shift": _arith("lax.shift_right_arithmetic(*jnp.broadcast_arrays({0}, jnp.asarray({1}, {0}.dtype)))"),
+    # tests
+    "eq": _compare("({0} == {1})"),
+    "ne": _compare("({0} != {1})"),
+    "lt": _compare("({0} < {1})"),
+    "le": _compare("({0} <= {1})"),
+    "gt": _compare("({0} > {1})"),
+    "ge": _compare("({0} >= {1})"),
+    "isnan": _isnan,
+    "isinf": _compare("(jnp.abs({0}) == jnp.inf)"),
+    "logical_and": _logical("({0} & {1})"),
+    "logical_or": _logical("({0} | {1})"),
+    "logical_xor": _logical("({0} ^ {1})"),
+    "logical_not": _logical("(~{0})"),
+    "where": _where,
+    "_to_copy": _to,
+    "clone": _to,
+}
+
+
+# ------------------------------------------------------------------------------------------------ the other kinds
+
+
+def reduced_dims(args: Sequence[Any], kwargs: dict[str, Any], rank: int) -> tuple[int, ...]:
+    """The dimensions a reduction removes, as non-negative numbers; ``None`` and ``()`` mean all."""
+    dims = args[1] if len(args) > 1 else kwargs.get("dim")
+    if dims is None or dims == ():
+        return tuple(range(rank))
+    return tuple(sorted({d % rank for d in (dims if isinstance(dims, tuple) else (dims,))})) if rank else ()
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """A reduction: the JAX function, what an element that is not there counts as, and whether it widens."""
+
+    function: str
+    identity: Callable[[str], str]
+    widen: bool = False
+    index: bool = False  # the result is a position, not a value
+
+
+def _lowest(dtype: str) -> str:
+    return "False" if dtype == "bool" else "-jnp.inf" if dtype in FLOATS else f"jnp.iinfo({dtype_text(dtype)}).min"
+
+
+def _highest(dtype: str) -> str:
+    return "True" if dtype == "bool" else "jnp.inf" if dtype in FLOATS else f"jnp.iinfo({dtype_text(dtype)}).max"
+
+
+REDUCTIONS: dict[str, Reduction] = {
+    "sum": Reduction("jnp.sum", lambda d: "0", widen=True),
+    "prod": Reduction("jnp.prod", lambda d: "1", widen=True),
+    "amax": Reduction("jnp.max", _lowest),
+    "amin": Reduction("jnp.min", _highest),
+    "any": Reduction("jnp.any", lambda d: "False"),
+    "all": Reduction("jnp.all", lambda d: "True"),
+    "argmax": Reduction("jnp.argmax", _lowest, index=True),
+    "argmin": Reduction("jnp.argmin", _highest, index=True),
+}
+
+
+def emit_reduction(name: str, x: Operand, dims: tuple[int, ...], out: Result) -> str:
+    """``x`` reduced over logical ``dims``. Unit dimensions stay, so that a row's result is a column: no data moves."""
+    rule = REDUCTIONS[name]
+    if not x.shape:
+        return x.cast(out.dtype) if not rule.index else f"jnp.zeros((), {dtype_text(out.dtype)})"
+    text, dtype = x.text, x.dtype
+    if rule.function in ("jnp.any", "jnp.all") and dtype != "bool":
+        text, dtype = f"({text} != 0)", "bool"
+    if rule.widen:
+        wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
+        text, dtype = (text if dtype == wide else f"{text}.astype({dtype_text(wide)})"), wide
+    axes = tuple(x.phys_dim(d) for d in dims)
+    if rule.index:
+        if len(dims) == 1:
+            text = f"{rule.function}({text}, axis={axes[0]}, keepdims=True)"
+        else:
+            text = f"{rule.function}({text})"
+        dtype = "int32"
+    elif not out.shape:
+        text = f"{rule.function}({text})"
+    else:
+        text = f"{rule.function}({text}, axis={axes}, keepdims=True)"
+    kept = () if not out.shape and not (rule.index and len(dims) == 1) else tuple(1 if i in axes else n for i, n in enumerate(x.phys))
+    if kept != out.phys:
+        text = f"{text}.reshape({out.phys})"
+    return text if dtype == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def emit_view(x: Operand, out: Result) -> str:
+    return x.text if x.phys == out.phys else f"{x.text}.reshape({out.phys})"
+
+
+VIEWS = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach", "contiguous", "lift_fresh"})
+PERMUTES = frozenset({"permute", "transpose", "t"})
+CREATIONS = frozenset({
+    "full", "zeros", "ones", "empty", "full_like", "zeros_like", "ones_like", "empty_like", "new_full", "new_zeros",
+    "new_ones", "new_empty", "scalar_tensor", "arange", "empty_strided", "new_empty_strided",
+})  # fmt: skip
+CONTRACTIONS = frozenset({"hl.dot"})  # mm, bmm, addmm, ... are rewritten to it by ``legalize``
+OTHERS = frozenset({"cat", "select", "slice", "cumsum", "cumprod", "flip"})
+
+
+def permutation(name: str, args: Sequence[Any], rank: int) -> tuple[int, ...]:
+    """The dimension order of a permuting operation."""
+    if name == "permute":
+        return tuple(d % rank for d in args[1])
+    order = list(range(rank))
+    if name == "transpose":
+        a, b = args[1] % rank, args[2] % rank
+        order[a], order[b] = order[b], order[a]
+    elif rank == 2:
+        order.reverse()
+    return tuple(order)
+
+
+def fill_of(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    """The value that a creation fills with; ``empty`` gives zeros: what is not defined may as well be harmless."""
+    if name in ("full", "full_like"):
+        return args[1] if len(args) > 1 else kwargs["fill_value"]
+    if name == "new_full":
+        return args[2] if len(args) > 2 else kwargs["fill_value"]
+    if name == "scalar_tensor":
+        return args[0]
+    return 1 if "ones" in name else 0
+
+
+def emit_create(name: str, args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    if name == "arange":
+        numbers = [a for a in args if a is not None and not isinstance(a, DType)]
+        start, step = (0, 1) if len(numbers) == 1 else (numbers[0], numbers[2] if len(numbers) > 2 else 1)
+        dim = max(range(len(out.phys)), key=lambda i: out.phys[i]) if out.phys else 0
+        kind = "int32" if out.dtype not in FLOATS else "float32"
+        text = f"lax.broadcasted_iota(jnp.int32, {out.phys}, {dim})"
+        if kind == "float32":
+            text = f"{text}.astype(jnp.float32)"
+        if step != 1:
+            text = f"({text} * {literal(step, kind)})"
+        if start != 0:
+            text = f"({text} + {literal(start, kind)})"
+        return text if kind == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+    value = fill_of(name, args, kwargs)
+    if isinstance(value, Operand):
+        return f"jnp.broadcast_to({value.cast(out.dtype)}, {out.phys})"
+    return f"jnp.full({out.phys}, {literal(value, out.dtype)}, {dtype_text(out.dtype)})"
+
+
+def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result) -> str:
+    """``a @ b (+ acc)``: 2-D, or 3-D with one leading batch dimension. Accumulates in float32, or int32 for integers."""
+    wide = "float32" if a.dtype in FLOATS else "int32"
+    precision = ", precision=lax.Precision.HIGHEST" if "float32" in (a.dtype, b.dtype) else ""
+    if a.dtype != b.dtype:
+        common = "float32" if "float32" in (a.dtype, b.dtype) or "float16" in (a.dtype, b.dtype) else "bfloat16"
+        left, right = a.cast(common), b.cast(common)
+    else:
+        left, right = a.text, b.text
+    if len(a.shape) == 3 and a.shape[0] == 1:
+        # One matrix: the unit batch dimension is taken off, so that the matrix unit sees a plain product.
+        text = f"jnp.dot({left}[0], {right}[0], preferred_element_type=jnp.{wide}{precision})[None]"
+    elif len(a.shape) == 3:
+        dims = "(((2,), (1,)), ((0,), (0,)))"
+        text = f"lax.dot_general({left}, {right}, {dims}, preferred_element_type=jnp.{wide}{precision})"
+    else:
+        text = f"jnp.dot({left}, {right}, preferred_element_type=jnp.{wide}{precision})"
+    if acc is not None:
+        text = f"({acc.cast(wide)} + {text})"
+    return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def emit_other(name: str, args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    """Operations on canonical operands that move elements between dimensions or positions."""
+    if name == "cat":
+        dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+        parts = ", ".join(a.cast(out.dtype) for a in args[0])
+        return f"jnp.concatenate([{parts}], axis={args[0][0].phys_dim(dim)})"
+    x: Operand = args[0]
+    dim = x.phys_dim(args[1] if len(args) > 1 and not isinstance(args[1], tuple) else kwargs.get("dim", 0))
+    if name == "select":
+        index = args[2] if args[2] >= 0 else args[2] + x.phys[dim]
+        text = f"lax.slice_in_dim({x.text}, {index}, {index + 1}, axis={dim})"
+        return f"{text}.reshape({out.phys})"
+    if name == "slice":
+        start, stop, step = ([*args[2:], None, None, None])[:3]
+        start, stop, step = slice(start, stop, step).indices(x.phys[dim])
+        return f"lax.slice_in_dim({x.text}, {start}, {max(start, stop)}, {step}, axis={dim})"
+    if name == "flip":
+        return f"jnp.flip({x.text}, {tuple(x.phys_dim(d) for d in args[1])})"
+    wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
+    text = f"jnp.{name}({x.cast(wide)}, axis={dim})"
+    return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def kind_of(name: str) -> Kind | None:
+    """The kind of an operation, by its full name; None if the table does not know it."""
+    base = base_name(name)
+    if base in ELEMENTWISE:
+        return Kind.ELEMENTWISE
+    if base in REDUCTIONS:
+        return Kind.REDUCTION
+    if base in VIEWS:
+        return Kind.VIEW
+    if base in PERMUTES:
+        return Kind.PERMUTE
+    if base == "expand":
+        return Kind.EXPAND
+    if base in CREATIONS:
+        return Kind.CREATE
+    if base in CONTRACTIONS:
+        return Kind.CONTRACT
+    return Kind.OTHER if base in OTHERS else None
+
+
+def is_supported(name: str) -> bool:
+    """Whether capture may record ATen operation ``name`` as it is (else it is decomposed first)."""
+    from .legalize import REWRITES  # the rewrites are built from this table
+
+    return kind_of(name) is not None or base_name(name) in REWRITES

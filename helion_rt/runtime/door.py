@@ -1,0 +1,144 @@
+"""The door: torch tensors and other arrays in, JAX arrays through, torch tensors out.
+
+A torch caller gets torch's own semantics: the call is over when it returns (so an input may be overwritten then), an output
+owns its memory (it aliases neither an input nor another output), and int64 stays int64. Integers of 64 bits travel in 32:
+values that do not fit are refused, never wrapped. Gradients do not flow: an input is taken detached and outputs have none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from helion_rt.exc import InputError
+
+if TYPE_CHECKING:
+    import torch
+
+REFUSED = frozenset({"float64", "complex32", "complex64", "complex128"})
+WIDE = {"int64": np.int32, "uint64": np.uint32}
+WIDE_DTYPES = frozenset({np.dtype("int64"), np.dtype("uint64")})
+
+
+def is_torch(value: object) -> bool:
+    """Is it a torch tensor? Does not import torch: without torch in the process nothing is one."""
+    module = sys.modules.get("torch")
+    return module is not None and isinstance(value, module.Tensor)
+
+
+def is_torch_type(kind: type) -> bool:
+    """Is it a class of torch tensors?"""
+    module = sys.modules.get("torch")
+    return module is not None and issubclass(kind, module.Tensor)
+
+
+def torch_dtype_name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def check_dtype(name: str, dtype: str) -> None:
+    """Raise ``InputError`` for a dtype that no target computes in."""
+    if dtype in REFUSED:
+        hint = "convert it with .float(), or .to(torch.bfloat16)" if dtype == "float64" else "pass real and imaginary parts as two tensors"
+        raise InputError(f"argument '{name}' is {dtype}: a kernel takes floats of at most 32 bits, integers and bool", hint=hint)
+
+
+def from_torch(tensor: torch.Tensor, name: str) -> jax.Array:
+    """A JAX array of a CPU tensor, zero copy where its layout allows. Raises ``InputError``."""
+    if tensor.device.type != "cpu":
+        raise InputError(
+            f"argument '{name}' is on device '{tensor.device}', expected a CPU tensor",
+            hint="a meta tensor has no values: use kernel.lower(...)" if tensor.device.type == "meta" else f"pass {name}.cpu()",
+        )
+    check_dtype(name, torch_dtype_name(tensor.dtype))
+    torch = sys.modules["torch"]
+    if tensor.layout is not torch.strided:
+        raise InputError(f"argument '{name}' is a {tensor.layout} tensor, expected a dense one", hint=f"pass {name}.to_dense()")
+    tensor = tensor.detach()
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.resolve_conj().resolve_neg()
+    if tensor.dtype is torch.int64:
+        if tensor.numel():
+            low, high = (int(v) for v in torch.aminmax(tensor))
+            check_range(name, low, high)
+        tensor = tensor.to(torch.int32)
+    if type(tensor) is not torch.Tensor:
+        tensor = tensor.as_subclass(torch.Tensor)
+    # Strided and expanded views become dense; an unaligned pointer is copied by JAX.
+    return jax.dlpack.from_dlpack(tensor.contiguous())
+
+
+def from_numpy(array: np.ndarray, name: str) -> jax.Array:
+    """A JAX array of a NumPy array (a copy). Raises ``InputError``."""
+    check_dtype(name, array.dtype.name)
+    wide = WIDE.get(array.dtype.name)
+    if wide is not None:
+        if array.size:
+            check_range(name, int(array.min()), int(array.max()), wide)
+        array = array.astype(wide)
+    return jax.numpy.array(array)
+
+
+def from_jax(array: jax.Array, name: str) -> jax.Array:
+    """A JAX array as an executable takes it: 64-bit integers (with x64 on) in 32 bits. Raises ``InputError``."""
+    check_dtype(name, array.dtype.name)
+    wide = WIDE.get(array.dtype.name)
+    if wide is None:
+        return array
+    if array.size:
+        check_range(name, int(array.min()), int(array.max()), wide)
+    return array.astype(wide)
+
+
+def check_range(name: str, low: int, high: int, dtype: Any = np.int32) -> None:
+    """Raise ``InputError`` unless the integers from ``low`` to ``high`` fit ``dtype``."""
+    limits = np.iinfo(dtype)
+    if low < limits.min or high > limits.max:
+        raise InputError(
+            f"argument '{name}' holds 64-bit integers from {low} to {high}, which do not fit {np.dtype(dtype).name}",
+            hint="a TPU has no 64-bit integers; only values that fit 32 bits can be passed",
+        )
+
+
+def to_torch(outputs: Sequence[jax.Array], inputs: Sequence[Any], dtypes: Sequence[str]) -> list[torch.Tensor]:
+    """Torch tensors of an executable's outputs, when they are ready; ``dtypes`` are what the program says they are.
+
+    ``inputs`` are the arrays that went in: an output that is one of their buffers is copied.
+    """
+    torch = sys.modules["torch"]
+    jax.block_until_ready(outputs)
+    taken = {pointer for a in inputs if isinstance(a, jax.Array) and (pointer := _pointer(a))}
+    result = []
+    for array, dtype in zip(outputs, dtypes, strict=True):
+        tensor = _tensor_of(torch, array)
+        pointer = _pointer(array)
+        if pointer in taken:
+            tensor = tensor.clone()
+        elif pointer:
+            taken.add(pointer)
+        wanted = getattr(torch, dtype)
+        result.append(tensor if tensor.dtype is wanted else tensor.to(wanted))
+    return result
+
+
+def _tensor_of(torch: Any, array: jax.Array) -> torch.Tensor:
+    if array.size == 0:  # no memory to share
+        return torch.empty(array.shape, dtype=getattr(torch, array.dtype.name))
+    if next(iter(array.devices())).platform != "cpu":
+        array = jax.device_put(array, jax.devices("cpu")[0])
+    return torch.from_dlpack(array)
+
+
+def _pointer(array: jax.Array) -> int:
+    """Where the array's memory is; 0 if it has none or several."""
+    return array.unsafe_buffer_pointer() if array.size and len(array.devices()) == 1 else 0
+
+
+def write_back(original: torch.Tensor, new: torch.Tensor) -> None:
+    """Give a tensor that the kernel wrote in place its new contents."""
+    with sys.modules["torch"].no_grad():
+        original.copy_(new)

@@ -1,0 +1,347 @@
+"""``kernel``: the decorator, and the object it makes. The hot path is here: facts -> one look-up -> the executable."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import jax
+from jax.core import Tracer
+
+from helion_rt.config import Config
+from helion_rt.exc import ConfigError, InputError
+from helion_rt.program.ir import ArgKind, Program, Ref, output_leaves
+from helion_rt.program.signature import Fact
+from helion_rt.settings import Settings, TuneMode
+
+from . import door
+from . import facts as call_facts
+from .counters import counters
+from .slot import Origin, Serving, Slot, registry
+
+if TYPE_CHECKING:
+    from helion_rt.lowering.stages import Lowered
+    from helion_rt.targets import Target
+
+
+@dataclass(slots=True)
+class Family:
+    """The slots of one tuple of facts: more than one where the program is specialised to the values of numbers."""
+
+    paths: tuple[tuple[int | str, ...], ...] = ()
+    slots: dict[tuple[Any, ...], Slot] = field(default_factory=dict)
+
+    def find(self, args: Sequence[Any]) -> Slot | None:
+        return self.slots.get(tuple(call_facts.stable(call_facts.at(args, path)) for path in self.paths))
+
+
+@dataclass(slots=True)
+class Route:
+    """What the hot path finds: the slot, and what must happen to the arguments and the outputs around the executable."""
+
+    family: Family
+    slot: Slot | None  # None: look in the family by value
+    pick: tuple[int, ...] | None  # which arguments the executable takes as they are; None: through the door
+    every: bool  # all of them
+    single: bool  # the kernel returns one array
+
+
+class Kernel:
+    """A kernel. Call it with torch tensors or JAX arrays; under a JAX transformation it is traced into the caller.
+
+    Keyword arguments and defaults work as in Python. Torch outputs have no gradient. A tensor that the kernel writes in place
+    changes for a torch caller; for a JAX caller, a kernel that returns nothing returns the new contents instead.
+    """
+
+    def __init__(self, fn: Callable[..., Any], config: Config | None, configs: Sequence[Config], options: dict[str, Any]) -> None:
+        self.fn = fn
+        self.name: str = fn.__name__
+        self.config = config
+        self.configs = tuple(configs)
+        self._options = options
+        self._signature = inspect.signature(fn)
+        parameters = self._signature.parameters
+        self._names = tuple(parameters)
+        self._defaults = {n: p.default for n, p in parameters.items() if p.default is not p.empty}
+        kinds = [p.kind for p in parameters.values()]
+        self._positional = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
+        if inspect.Parameter.VAR_POSITIONAL in kinds:
+            self._positional = -1  # always bound by inspect
+        self._routes: dict[tuple[Any, ...], Route] = {}
+        self._families: dict[tuple[Any, ...], Family] = {}
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, fn)
+        if inspect.Parameter.VAR_KEYWORD in kinds:
+            raise ConfigError("a kernel cannot take **kwargs", **self._place(), hint="name the parameters")
+        self.settings  # noqa: B018  a wrong setting is refused where it is written
+
+    @property
+    def settings(self) -> Settings:
+        """The process' settings with this kernel's own over them."""
+        return Settings.from_env().for_kernel(self._options, **self._place())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs or len(args) != self._positional or len(args) != len(self._names):
+            args = self.bound(*args, **kwargs)
+        try:
+            route = self._routes.get((call_facts.jax_numerics(), *map(call_facts.hot_part, args)))
+        except (KeyError, TypeError):  # tracers, and what cannot be hashed
+            route = None
+        if route is None:
+            return self._first_call(args)
+        slot = route.slot or route.family.find(args)
+        if slot is None:
+            return self._first_call(args)
+        slot.used = time.monotonic()
+        if route.pick is None:
+            return self._through_door(slot, args)
+        serving = slot.serving
+        serving.tally.calls += 1
+        arrays = args if route.every else [args[i] for i in route.pick]
+        try:
+            out = serving.executable(*arrays)
+        except Exception as error:
+            return self._rescue(slot, serving, args, arrays, error)
+        return out[0] if route.single else _for_jax(slot.program, out)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+    def __repr__(self) -> str:
+        return f"<helion_rt kernel {self.fn.__module__}.{self.fn.__qualname__}>"
+
+    def bind(self, *args: Any, **kwargs: Any) -> Slot:
+        """The slot that serves these arguments (arrays or shape-likes), made now if it is new. ``slot.serving`` is what runs."""
+        slot, _ = self._slot(self.bound(*args, **kwargs))
+        return slot
+
+    def bound(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        """The arguments in the order of the parameters, defaults filled in. Raises ``InputError`` where they do not fit."""
+        if len(args) <= self._positional and kwargs.keys() <= {*self._names[len(args) :]}:
+            try:  # many times quicker than inspect's
+                return (*args, *(kwargs[n] if n in kwargs else self._defaults[n] for n in self._names[len(args) :]))
+            except KeyError:
+                pass  # an argument is missing: inspect says it best
+        return call_facts.bind(self._signature, self.name, args, kwargs)
+
+    def facts(self, bound: Sequence[Any]) -> tuple[Fact, ...]:
+        """The facts of bound arguments. Raises ``InputError`` for what a kernel cannot take."""
+        return tuple(call_facts.fact_of(name, value) for name, value in zip(self._names, bound, strict=True))
+
+    def lower(self, *args: Any, target: Target | str | None = None, config: Config | None = None, **kwargs: Any) -> Lowered:
+        """Lower for ``target`` (a name; by default that of JAX's backend). Arguments may be arrays of torch or JAX, meta tensors
+        or ``jax.ShapeDtypeStruct``; nothing runs. ``config``: by default the kernel's own, else the safe default."""
+        program, chosen, aimed = self._at(args, kwargs, target, config)
+        stages = _late("helion_rt.lowering")
+        return stages.lower(program, chosen, aimed)
+
+    def to_pallas(self, *args: Any, target: Target | str | None = None, config: Config | None = None, **kwargs: Any) -> str:
+        """Pallas source of the kernel that runs with only JAX installed. Arguments as for ``lower``."""
+        program, chosen, aimed = self._at(args, kwargs, target, config)
+        return _late("helion_rt.lowering").generate(program, chosen, aimed)
+
+    def forget(self, slot: Slot) -> None:
+        """Drop a slot, with its executables; the next call makes it anew."""
+        with self._lock:
+            for family in self._families.values():
+                family.slots = {k: s for k, s in family.slots.items() if s is not slot}
+            self._routes = {k: r for k, r in self._routes.items() if r.slot is not slot}
+
+    def _at(self, args: Any, kwargs: Any, target: Any, config: Config | None) -> tuple[Program, Config, Target]:
+        prepare, targets = _late("helion_rt.runtime.prepare"), _late("helion_rt.targets")
+        aimed = targets.detect() if target is None else targets.get(target)
+        found, *_ = prepare.find(self, self.bound(*args, **kwargs), aimed)
+        space = prepare.Space(found.program, aimed)
+        chosen = config or self.config
+        if chosen is None:
+            return found.program, space.default(), aimed
+        chosen = space.complete(chosen)
+        space.check(chosen)
+        return found.program, chosen, aimed
+
+    def _first_call(self, bound: tuple[Any, ...]) -> Any:
+        """The slow path: arguments that were not seen before, tracers, and kinds that are refused."""
+        leaves = call_facts.leaves_of(bound)
+        self._refuse(leaves)
+        slot, family = self._slot(bound)
+        if slot.settings.tune is TuneMode.SYNC:
+            self.submit(slot)
+            slot.done.wait()
+        try:
+            if any(isinstance(leaf, Tracer) for leaf in leaves):
+                serving = slot.serving
+                serving.tally.calls += 1
+                return _for_jax(slot.program, serving.function(*self._arrays(slot, bound)))
+            self._remember(bound, slot, family)
+            return self._through_door(slot, bound)
+        finally:
+            self.submit(slot)
+
+    def submit(self, slot: Slot) -> None:
+        """Hand a new slot to the tuner, once. In background mode after the first call, so that it never waits for anything."""
+        if not slot.submitted:
+            slot.submitted = True
+            _late("helion_rt.runtime.background").tuner.submit(slot)
+
+    def _slot(self, bound: tuple[Any, ...]) -> tuple[Slot, Family]:
+        """The slot of these arguments, made if it is new."""
+        prepare = _late("helion_rt.runtime.prepare")
+        facts = self.facts(bound)
+        with self._lock:
+            family = self._families.setdefault((facts, prepare.numerics()), Family())
+            slot = family.find(bound)
+            if slot is None:
+                slot = prepare.make_slot(self, bound)
+                paths = prepare.static_paths(slot.program, facts)
+                if not set(paths) <= set(family.paths):
+                    for old in family.slots.values():
+                        registry.drop(old)
+                    family.paths, family.slots = tuple(sorted({*family.paths, *paths}, key=repr)), {}
+                    self._routes = {k: r for k, r in self._routes.items() if r.family is not family}
+                family.slots[tuple(call_facts.stable(call_facts.at(bound, path)) for path in family.paths)] = slot
+                registry.add(slot)
+        return slot, family
+
+    def _remember(self, bound: tuple[Any, ...], slot: Slot, family: Family) -> None:
+        """Make the route by which the next call with such arguments finds the slot."""
+        params = slot.program.array_params
+        direct = all(len(p.path) == 1 and _is_as_is(p.kind, call_facts.at(bound, p.path)) for p in params)
+        # A kernel of numbers alone has nobody to say that it wants JAX arrays; a torch caller's numbers go with its tensors.
+        direct = direct and not any(map(door.is_torch, call_facts.leaves_of(bound)))
+        pick = tuple(int(p.path[0]) for p in params) if direct else None
+        single = isinstance(slot.program.outputs, Ref) and not slot.program.mutated
+        route = Route(family, None if family.paths else slot, pick, pick == tuple(range(len(bound))), single)
+        try:
+            self._routes[(call_facts.jax_numerics(), *map(call_facts.hot_part, bound))] = route
+        except (KeyError, TypeError):
+            return  # an argument that cannot be looked up by: it takes the slow path every time
+
+    def _refuse(self, leaves: Sequence[Any]) -> None:
+        torch_side = any(door.is_torch(leaf) for leaf in leaves)
+        if torch_side and any(isinstance(leaf, jax.Array) for leaf in leaves):
+            raise InputError(
+                "torch tensors and JAX arrays in one call", **self._place(), hint="convert one kind, e.g. with torch.from_dlpack(array)"
+            )
+        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
+            raise InputError("a jax.ShapeDtypeStruct has no values to compute with", **self._place(), hint=f"use {self.name}.lower(...)")
+
+    def _arrays(self, slot: Slot, args: Sequence[Any]) -> list[Any]:
+        """What the executable takes. Raises ``InputError`` for values that the device cannot hold."""
+        return [_enter(p.name, p.kind, call_facts.at(args, p.path)) for p in slot.program.array_params]
+
+    def _through_door(self, slot: Slot, args: tuple[Any, ...]) -> Any:
+        try:
+            arrays = self._arrays(slot, args)
+        except InputError as error:
+            raise InputError(error.message, **self._place(), hint=error.hint) from None
+        serving = slot.serving
+        serving.tally.calls += 1
+        try:
+            out = serving.executable(*arrays)
+            torch_side = any(map(door.is_torch, call_facts.leaves_of(args)))
+            return _for_torch(slot.program, args, arrays, out) if torch_side else _for_jax(slot.program, out)
+        except Exception as error:
+            return self._rescue(slot, serving, args, arrays, error)
+
+    def _rescue(self, slot: Slot, serving: Serving, args: tuple[Any, ...], arrays: Sequence[Any], error: Exception) -> Any:
+        """A call whose executable failed: arrays that live elsewhere are the caller's right, the rest goes to the reference path."""
+        if any(getattr(a, "is_deleted", bool)() for a in arrays):
+            raise error
+        default = {jax.local_devices()[0]}
+        if any(isinstance(a, jax.Array) and a.devices() != default for a in arrays):
+            return _for_jax(slot.program, jax.jit(serving.function)(*arrays))
+        if serving.origin in (Origin.REFERENCE, Origin.FORCED):
+            raise error
+        counters.rescues += 1
+        _late("helion_rt.runtime.prepare").fall_back(slot)
+        return self._through_door(slot, args)
+
+    def _place(self) -> dict[str, Any]:
+        code = getattr(inspect.unwrap(self.fn), "__code__", None)
+        return {"kernel": self.name, "file": code.co_filename if code else None, "line": code.co_firstlineno if code else None}
+
+
+def _is_as_is(kind: ArgKind, value: Any) -> bool:
+    """Does an executable take it without a look at its value? Integers are checked to fit 32 bits, 64-bit arrays too."""
+    if kind is ArgKind.SCALAR:
+        return isinstance(value, float)
+    return isinstance(value, jax.Array) and value.dtype not in door.WIDE_DTYPES
+
+
+def _enter(name: str, kind: ArgKind, value: Any) -> Any:
+    if kind is ArgKind.SCALAR:
+        if isinstance(value, int):
+            call_facts.check_int(name, value)
+        return value
+    if isinstance(value, Tracer):
+        if value.dtype in door.WIDE_DTYPES:
+            raise InputError(
+                f"argument '{name}' is {value.dtype} under a JAX transformation: its values cannot be checked", hint="pass .astype('int32')"
+            )
+        door.check_dtype(name, value.dtype.name)
+        return value
+    if isinstance(value, jax.Array):
+        return door.from_jax(value, name)
+    return door.from_torch(value, name) if door.is_torch(value) else door.from_numpy(value, name)
+
+
+def _fill(tree: Any, leaves: Any) -> Any:
+    """The output tree with its Refs replaced, depth first."""
+    if isinstance(tree, Ref):
+        return next(leaves)
+    return tuple(_fill(item, leaves) for item in tree) if isinstance(tree, tuple) else tree
+
+
+def _for_jax(program: Program, out: Sequence[Any]) -> Any:
+    if program.outputs is None and program.mutated:
+        return out[0] if len(out) == 1 else tuple(out)
+    return _fill(program.outputs, iter(out))
+
+
+def _for_torch(program: Program, args: Sequence[Any], arrays: Sequence[Any], out: Sequence[Any]) -> Any:
+    refs = [*output_leaves(program.outputs), *(ref for _, ref in program.mutated)]
+    tensors = door.to_torch(out, arrays, [program.type_of(ref).dtype for ref in refs])
+    returned = len(refs) - len(program.mutated)
+    written = {}
+    for (index, ref), new in zip(program.mutated, tensors[returned:], strict=True):
+        original = call_facts.at(args, program.params[index].path)
+        door.write_back(original, new)
+        written[ref.id] = original
+    # A kernel that returns the argument it wrote returns that very tensor.
+    return _fill(program.outputs, iter([written.get(ref.id, t) for ref, t in zip(refs[:returned], tensors, strict=False)]))
+
+
+def _late(name: str) -> ModuleType:
+    """A module of ours that is heavy to import, imported at first use."""
+    import importlib
+
+    return importlib.import_module(name)
+
+
+def kernel(
+    fn: Callable[..., Any] | None = None,
+    *,
+    config: Config | dict[str, Any] | None = None,
+    configs: Sequence[Config | dict[str, Any]] | None = None,
+    **settings: Any,
+) -> Any:
+    """Make a kernel of a function in Helion's language: ``@kernel``, or with arguments.
+
+    ``config`` is used as it is and nothing is tuned; ``configs`` are the only ones that the tuner may choose from, beside the
+    default. ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist.
+    """
+    if fn is None:
+        return functools.partial(kernel, config=config, configs=configs, **settings)
+    if not inspect.isfunction(fn):
+        raise ConfigError(f"@helion_rt.kernel decorates a function, not {type(fn).__name__}")
+    listed = [c if isinstance(c, Config) else Config.from_dict(c) for c in configs or ()]
+    one = config if isinstance(config, Config) or config is None else Config.from_dict(config)
+    if len(listed) == 1 and one is None:  # Helion's rule: one config is a forced one
+        one, listed = listed[0], []
+    return Kernel(fn, one, listed, settings)

@@ -1,0 +1,274 @@
+"""The first call of a signature: program, key, record, and something that serves. Imported late: it brings capture and lowering."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import warnings
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from helion_rt import targets
+from helion_rt.capture.alias import alias
+from helion_rt.config import Config
+from helion_rt.database import Key, LocalTier, Record, Status, open_local
+from helion_rt.exc import ConfigError, HelionError, HelionRtWarning, PlanError
+from helion_rt.program import codec
+from helion_rt.program.fingerprint import fingerprint
+from helion_rt.program.ir import ArgKind, Program
+from helion_rt.program.signature import Fact, ScalarFact
+from helion_rt.settings import Settings, TuneMode
+from helion_rt.targets import Target
+from helion_rt.tuning import executable, inputs
+from helion_rt.tuning.space import SPACE_VERSION, Space
+
+from . import facts as facts_of_call
+from . import jaxcache
+from .counters import counters
+from .slot import Origin, Slot, Tuning
+
+if TYPE_CHECKING:
+    from .kernel import Kernel
+
+logger = logging.getLogger("helion_rt.runtime")
+
+MAX_SMALLER = 8
+
+
+@functools.cache
+def tier_in(directory: Path) -> LocalTier:
+    """The local tier of a cache directory, one a process."""
+    return open_local(directory)
+
+
+def numerics() -> str:
+    """JAX's settings that change results: part of the key."""
+    x64, precision = facts_of_call.jax_numerics()
+    return f"x64={int(x64)};matmul={precision or 'default'}"
+
+
+@functools.cache
+def toolchain() -> dict[str, str]:
+    """Versions of what compiles here; what is not installed is left out."""
+    found = {}
+    for package in ("helion_rt", "jax", "jaxlib", "libtpu", "torch"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A program and how it was come by; ``aliases`` are the names under which it is still to be stored."""
+
+    program: Program
+    captured: bool
+    aliases: tuple[str, ...]
+
+
+def find_program(kernel: Kernel, facts: tuple[Fact, ...], values: tuple[Any, ...], settings: Settings, tier: LocalTier) -> Found:
+    """The program of a signature: from the database by its alias, else captured. Raises ``CaptureError``."""
+    general = None if facts_of_call.has_unstable(facts) else alias(kernel.fn, facts)
+    if general is not None:
+        program = _stored(tier, general)
+        if program is not None and _fits(program, facts, values):
+            return Found(program, False, ())
+        if program is not None:  # another value of a scalar that the program is specialised to
+            special = alias(kernel.fn, _specialised(program, facts, values))
+            program = _stored(tier, special) if special is not None else None
+            if program is not None and _fits(program, facts, values):
+                return Found(program, False, ())
+    # Here and not above: a warm process needs neither torch's tracing machinery nor the time to import it.
+    from helion_rt.capture import capture
+
+    counters.captures += 1
+    program = capture(kernel.fn, facts, values, settings=settings, kernel_name=kernel.name)
+    if general is None:
+        return Found(program, True, ())
+    special = alias(kernel.fn, _specialised(program, facts, values))
+    return Found(program, True, tuple(dict.fromkeys(a for a in (general, special) if a is not None)))
+
+
+def _stored(tier: LocalTier, name: str) -> Program | None:
+    data = tier.get_program(name)
+    if data is None:
+        return None
+    try:
+        return codec.decode(data)
+    except ValueError as error:
+        logger.info("a stored program cannot be read and is captured again: %s", error)
+        counters.bad_programs += 1
+        return None
+
+
+def static_paths(program: Program, facts: tuple[Fact, ...]) -> tuple[tuple[int | str, ...], ...]:
+    """Where the numbers are that the program is specialised to."""
+    return tuple(p.path for p in program.params if p.kind is ArgKind.STATIC and isinstance(facts_of_call.at(facts, p.path), ScalarFact))
+
+
+def _fits(program: Program, facts: tuple[Fact, ...], values: tuple[Any, ...]) -> bool:
+    stable, at = facts_of_call.stable, facts_of_call.at
+    paths = set(static_paths(program, facts))
+    return all(stable(p.static) == stable(at(values, p.path)) for p in program.params if p.path in paths)
+
+
+def _specialised(program: Program, facts: tuple[Fact, ...], values: tuple[Any, ...]) -> tuple[Fact, ...]:
+    special = facts_of_call.specialise(facts, values, static_paths(program, facts))
+    assert isinstance(special, tuple)
+    return special
+
+
+def signature_of(program: Program) -> tuple[Any, ...]:
+    """Shapes, dtypes and specialised values, as plain data."""
+    parts: list[Any] = []
+    for param in program.params:
+        if param.value is None:
+            parts.append(("static", *map(str, (type(param.static).__name__, param.static))))
+        else:
+            kind = program.types[param.value]
+            parts.append((param.kind.value, tuple(map(str, kind.shape)), kind.dtype))
+    return tuple(parts)
+
+
+def find(kernel: Kernel, bound: tuple[Any, ...], target: Target) -> tuple[Found, Key, LocalTier, Settings]:
+    """The program of bound arguments, its database key, and where records are. Raises ``CaptureError`` and ``InputError``."""
+    settings = kernel.settings
+    jaxcache.set_up(settings.cache_dir)
+    tier = tier_in(settings.cache_dir)
+    found = find_program(kernel, kernel.facts(bound), tuple(map(facts_of_call.values_of, bound)), settings, tier)
+    key = Key(fingerprint(found.program), signature_of(found.program), f"{found.program.numerics};{numerics()}", target.key())
+    return found, key, tier, settings
+
+
+def make_slot(kernel: Kernel, bound: tuple[Any, ...]) -> Slot:
+    """Everything the first call of a signature needs. Raises what is the caller's own fault, and nothing else."""
+    target = targets.detect()
+    found, key, tier, settings = find(kernel, bound, target)
+    program = found.program
+    space = Space(program, target, kernel.configs)
+    leaves = [facts_of_call.concrete(facts_of_call.at(bound, p.path)) for p in program.array_params]
+    slot = Slot(kernel, program, space, key, tier, settings, found.aliases, inputs.recipe(program, leaves), found.captured)
+    slot.jax_settings = jaxcache.settings()
+    if kernel.config is not None:
+        _serve_forced(slot, kernel.config)
+    elif not space_has_work(program):
+        serve(slot, None, Origin.REFERENCE)  # nothing to compute: quietly, it is no failure
+    elif not _serve_record(slot, tier.get(key)):
+        serve_default(slot)
+        if target.is_tpu or settings.tune is TuneMode.OFF:
+            slot.tuning = Tuning.OFF
+        else:
+            slot.tuning = Tuning.QUEUED
+    return slot
+
+
+def space_has_work(program: Program) -> bool:
+    """False where an array has no elements: Pallas has no empty blocks, and the reference path has nothing to loop over."""
+    arrays = [program.types[p.value] for p in program.array_params if p.value is not None]
+    return all(0 not in kind.shape for kind in arrays) and all(
+        0 not in program.types[i].shape for op in program.host.ops for i in op.results
+    )
+
+
+def serve(slot: Slot, config: Config | None, origin: Origin, evidence: dict[str, Any] | None = None) -> None:
+    """Build, compile and swap in. Raises what building and compiling raise; then nothing has changed."""
+    fn = executable.function(slot.program, config, slot.space.target)
+    slot.serve(fn, executable.compiled(fn, slot.program), config, origin, evidence)
+
+
+def _serve_forced(slot: Slot, config: Config) -> None:
+    complete = slot.space.complete(config)
+    slot.space.check(complete)
+    serve(slot, complete, Origin.FORCED)
+    slot.tuning = Tuning.OFF
+
+
+def _serve_record(slot: Slot, record: Record | None) -> bool:
+    """Serve what a record says; False if there is none or it no longer holds here."""
+    if record is None:
+        counters.record_misses += 1
+        return False
+    counters.record_hits += 1
+    if not adopt(slot, record):
+        counters.stale_records += 1
+        return False
+    slot.tuning = Tuning.DONE
+    return True
+
+
+def adopt(slot: Slot, record: Record) -> bool:
+    """Serve the config of ``record``. False if it cannot be used here: of another space, not allowed by the user, does not compile."""
+    evidence = evidence_dict(record)
+    if record.status is Status.NO_CANDIDATE:
+        if not hasattr(slot, "serving"):
+            serve_default(slot, evidence)
+        return True
+    try:
+        config = Config.from_dict(record.config)
+        if record.space_version != SPACE_VERSION or (slot.space.only and config not in (*slot.space.only, slot.space.default())):
+            return False
+        slot.space.check(config)
+        serve(slot, config, Origin.RECORD, evidence)
+    except (ConfigError, PlanError) as error:
+        logger.info("kernel %s: the recorded config is not legal today: %s", slot.kernel.name, error)
+        return False
+    except Exception as error:  # the compilers' own errors have no common base
+        logger.warning("kernel %s: the recorded config does not compile: %s", slot.kernel.name, error)
+        return False
+    return True
+
+
+def serve_default(slot: Slot, evidence: dict[str, Any] | None = None) -> None:
+    """The safe default; smaller ones if it does not compile; then the reference path, with a warning. Raises if that fails too."""
+    config: Config | None = None
+    try:
+        config = slot.space.default()
+    except PlanError as error:
+        logger.warning("kernel %s: no config is legal: %s", slot.kernel.name, error.reason)
+    for _ in range(MAX_SMALLER):
+        if config is None:
+            break
+        try:
+            serve(slot, config, Origin.DEFAULT, evidence)
+            return
+        except Exception as error:  # as above
+            counters.default_failures += 1
+            logger.warning("kernel %s: %r does not compile, trying a smaller one: %s", slot.kernel.name, config, error)
+            config = slot.space.smaller(config)
+    fall_back(slot)
+
+
+def fall_back(slot: Slot) -> None:
+    """Serve the reference path, loudly. Raises ``HelionError`` if even that does not compile."""
+    try:
+        serve(slot, None, Origin.REFERENCE)
+    except Exception as error:
+        program = slot.program
+        hint = "please report it with the kernel's source"
+        raise HelionError(
+            f"neither a config nor the reference path works: {error}",
+            kernel=program.name,
+            file=program.file,
+            line=program.first_line,
+            hint=hint,
+        ) from error
+    counters.reference_fallbacks += 1
+    warnings.warn(
+        f"kernel '{slot.kernel.name}' ({slot.program.file}:{slot.program.first_line}) runs on the slow reference path for"
+        f" {signature_of(slot.program)}: no config works (see the log of 'helion_rt')",
+        HelionRtWarning,
+        stacklevel=2,
+    )
+
+
+def evidence_dict(record: Record) -> dict[str, Any]:
+    """A record's evidence as plain data, for status reports."""
+    evidence = record.evidence
+    return {
+        "kind": evidence.kind.value, "status": record.status.value, "ms": evidence.ms, "default_ms": evidence.default_ms,
+        "spread": evidence.spread, "pairs": evidence.pairs, "candidates_tried": evidence.candidates_tried, "date": record.date,
+    }  # fmt: skip

@@ -1,0 +1,150 @@
+"""Slots: the live dispatch entries. One a (kernel, signature, target); a swap replaces one reference."""
+
+from __future__ import annotations
+
+import enum
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from helion_rt.config import Config
+from helion_rt.database import Key, LocalTier
+from helion_rt.program.ir import Program
+from helion_rt.settings import Settings
+
+if TYPE_CHECKING:
+    from helion_rt.tuning.space import Space
+
+    from .kernel import Kernel
+
+SLOT_LIMIT = 4096
+
+
+class Origin(enum.Enum):
+    """Where the config that serves came from."""
+
+    DEFAULT = "default"
+    FORCED = "forced"  # the user's config=
+    TUNED = "tuned"  # found by this process
+    RECORD = "record"  # of the tuning database
+    REFERENCE = "reference"  # no config compiled: plain jax.numpy serves
+
+
+class Tuning(enum.Enum):
+    """What the tuner does about a slot."""
+
+    OFF = "off"
+    QUEUED = "queued"
+    RUNNING = "running"
+    ELSEWHERE = "elsewhere"  # another process tunes the same key
+    DONE = "done"
+    FAILED = "failed"
+
+
+@dataclass(slots=True)
+class Tally:
+    """Calls served by one origin."""
+
+    calls: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What a slot serves with: immutable, so that a call in flight finishes on what it began with.
+
+    ``function`` is the pure JAX function (inlined under a trace), ``executable`` the same compiled ahead of time; both take
+    one array an array param and return the flat tuple of ``Program``. ``config`` is None for the reference path.
+    """
+
+    function: Callable[..., tuple[Any, ...]]
+    executable: Callable[..., tuple[Any, ...]]
+    config: Config | None
+    origin: Origin
+    generation: int
+    tally: Tally
+    evidence: dict[str, Any] | None = None
+
+
+@dataclass(eq=False)
+class Slot:
+    """The dispatch entry of one kernel, signature and target."""
+
+    kernel: Kernel
+    program: Program
+    space: Space
+    key: Key
+    tier: LocalTier
+    settings: Settings
+    aliases: tuple[str, ...]  # under which the program is to be stored; empty if it is there, or has no stable name
+    recipe: list[dict[str, Any]]  # of made-up trial inputs
+    captured: bool  # False: the program came from the database
+    serving: Serving = field(init=False)
+    tuning: Tuning = Tuning.OFF
+    candidates_tried: int = 0
+    tuning_error: str | None = None
+    jax_settings: dict[str, Any] = field(default_factory=dict)
+    tallies: dict[Origin, Tally] = field(default_factory=lambda: {origin: Tally() for origin in Origin})
+    submitted: bool = False  # to the tuner
+    used: float = field(default_factory=time.monotonic)
+    born: float = field(default_factory=time.monotonic)
+    done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def wants_tuning(self) -> bool:
+        """Is there something that the tuner has not finished with?"""
+        return self.tuning in (Tuning.QUEUED, Tuning.RUNNING, Tuning.ELSEWHERE)
+
+    @property
+    def calls(self) -> int:
+        return sum(tally.calls for tally in self.tallies.values())
+
+    def serve(
+        self,
+        function: Callable[..., tuple[Any, ...]],
+        executable: Callable[..., tuple[Any, ...]],
+        config: Config | None,
+        origin: Origin,
+        evidence: dict[str, Any] | None = None,
+    ) -> None:
+        """Swap in what serves from now on; the generation number goes up by one."""
+        before = getattr(self, "serving", None)
+        generation = before.generation + 1 if before is not None else 0
+        self.serving = Serving(function, executable, config, origin, generation, self.tallies[origin], evidence)
+
+
+class Registry:
+    """Every live slot of the process; the least recently used go when there are too many."""
+
+    def __init__(self, limit: int = SLOT_LIMIT) -> None:
+        self.limit = limit
+        self.evicted = 0
+        self._slots: list[Slot] = []
+        self._lock = threading.Lock()
+
+    def add(self, slot: Slot) -> None:
+        with self._lock:
+            self._slots.append(slot)
+            gone = []
+            if len(self._slots) > self.limit:
+                # An eighth at a time, so that the sort is paid rarely. The newcomer stays whatever the clock says.
+                old = sorted(self._slots[:-1], key=lambda s: s.used)[: max(1, self.limit // 8)]
+                gone = [s for s in old if s.tuning is not Tuning.RUNNING]
+                dropped = set(map(id, gone))
+                self._slots = [s for s in self._slots if id(s) not in dropped]
+                self.evicted += len(gone)
+        for other in gone:
+            other.kernel.forget(other)
+
+    def drop(self, slot: Slot) -> None:
+        """Forget a slot that can no longer be reached."""
+        with self._lock:
+            self._slots = [other for other in self._slots if other is not slot]
+
+    def all(self) -> list[Slot]:
+        with self._lock:
+            return list(self._slots)
+
+
+registry = Registry()

@@ -1,0 +1,30 @@
+"""From a program and a config to something that runs: the same steps in the server and in the worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from helion_rt import lowering
+from helion_rt.config import Config
+from helion_rt.program.ir import Program
+from helion_rt.targets import Target
+
+
+def function(program: Program, config: Config | None, target: Target) -> Callable[..., tuple[Any, ...]]:
+    """The pure JAX function of a config; of the reference path if ``config`` is None. Raises ``PlanError``."""
+    inner = lowering.reference(program) if config is None else lowering.build(program, config, target)
+
+    def call(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(inner(*arrays))
+
+    # The name is part of the HLO module and so of the compilation cache's key: it must not vary between processes.
+    call.__name__ = call.__qualname__ = f"helion_{program.name}" if config is not None else f"helion_{program.name}_reference"
+    return call
+
+
+def compiled(fn: Callable[..., tuple[Any, ...]], program: Program) -> Any:
+    """``fn`` compiled ahead of time for the default backend: a ``jax.stages.Compiled``, whose call is quicker than a jitted one's."""
+    return jax.jit(fn).lower(*lowering.argument_specs(program)).compile()

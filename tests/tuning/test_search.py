@@ -1,0 +1,114 @@
+"""The search against made-up machines: what it keeps, what it refuses, when it stops."""
+
+import random
+
+import pytest
+
+from helion_rt.config import Config
+from helion_rt.tuning import search as search_module
+from helion_rt.tuning.measure import Pairs
+from helion_rt.tuning.search import MAX_TRIALS, Trial, search
+
+
+class FakeSpace:
+    """One block of 8 to 1024; the default is 1024."""
+
+    sizes = (1024, 512, 256, 128, 64, 32, 16, 8)
+    program = target = None
+
+    def default(self):
+        return config(1024)
+
+    def unchecked(self):
+        return iter([config(size) for size in self.sizes])
+
+    def is_legal(self, candidate):
+        return True
+
+    def neighbours(self, candidate):
+        i = self.sizes.index(candidate.block_sizes[0])
+        return iter([config(self.sizes[j]) for j in (i - 1, i + 1) if 0 <= j < len(self.sizes)])
+
+
+class FakeMachine:
+    """Times in seconds by block size; what is missing does not compile."""
+
+    def __init__(self, times, noise=0.0, busy=0):
+        self.times, self.noise, self.busy, self.random = times, noise, busy, random.Random(0)
+        self.tried = []
+
+    def trial(self, candidate):
+        self.tried.append(candidate.block_sizes[0])
+        seconds = self.times.get(candidate.block_sizes[0])
+        return Trial("it does not compile") if seconds is None else Trial(None, seconds)
+
+    def pairs(self, a, b, budget):
+        self.busy -= 1
+        samples = [tuple(self.times[c.block_sizes[0]] * (1 + self.random.uniform(-1, 1) * self.noise) for _ in range(15)) for c in (a, b)]
+        return Pairs(samples[0], samples[1], busy=self.busy >= 0)
+
+
+def config(size):
+    return Config(block_sizes=[size])
+
+
+@pytest.fixture(autouse=True)
+def plain_model(monkeypatch):
+    monkeypatch.setattr(search_module.model, "seconds", lambda program, candidate, target: -candidate.block_sizes[0])
+    monkeypatch.setattr(search_module.time, "sleep", lambda seconds: None)
+
+
+def times(**changes):
+    return {1024: 1.0, 512: 0.8, 256: 0.5, 128: 0.7, 64: 0.9, 32: 1.1, 16: 1.5, 8: 2.0} | {int(k[1:]): v for k, v in changes.items()}
+
+
+def test_the_fastest_wins_with_its_evidence():
+    out = search(FakeSpace(), FakeMachine(times(), noise=0.02), budget=60)
+    assert out.winner == config(256) and out.pairs == 15 and not out.stopped
+    assert out.ms == pytest.approx(500, rel=0.05) and out.default_ms == pytest.approx(1000, rel=0.05)
+    assert 0 < out.tried <= MAX_TRIALS
+
+
+def test_nothing_better_means_no_winner():
+    out = search(FakeSpace(), FakeMachine(dict.fromkeys(FakeSpace.sizes, 1.0), noise=0.05), budget=60)
+    assert out.winner is None and out.tried == 7
+
+
+def test_a_candidate_that_does_not_compile_is_a_verdict_and_no_more():
+    out = search(FakeSpace(), FakeMachine(times(s256=None)), budget=60)
+    assert out.winner == config(128)
+    assert (config(256), "it does not compile") in out.faults
+
+
+def test_a_default_that_does_not_run_is_replaced():
+    out = search(FakeSpace(), FakeMachine(times(s1024=None)), budget=60)
+    assert out.winner == config(256) and out.default_ms is None
+
+
+def test_all_failing_is_an_outcome_not_an_exception():
+    out = search(FakeSpace(), FakeMachine({}), budget=60)
+    assert out.winner is None and len(out.faults) == 8
+
+
+def test_pairs_of_a_busy_machine_are_taken_again():
+    assert search(FakeSpace(), FakeMachine(times(), busy=2), budget=60).winner == config(256)
+    # Always busy: no candidate is believed.
+    assert search(FakeSpace(), FakeMachine(times(), busy=10**6), budget=60).winner is None
+
+
+def test_stop_ends_it_without_a_winner():
+    machine = FakeMachine(times())
+    out = search(FakeSpace(), machine, budget=60, stop=lambda: len(machine.tried) >= 3)
+    assert out.stopped and out.winner is None and len(machine.tried) == 3
+
+
+def test_the_winner_must_win_against_the_default_again():
+    class Fickle(FakeMachine):
+        """Every candidate looks fast, until it is compared with the default at the end."""
+
+        def pairs(self, a, b, budget):
+            self.count = getattr(self, "count", 0) + 1
+            return Pairs((1.0,) * 9, (0.5,) * 9) if self.count == 1 else Pairs((1.0,) * 9, (1.1,) * 9)
+
+    out = search(FakeSpace(), Fickle(times()), budget=60)
+    assert out.winner is None and out.default_ms == 1000
