@@ -7,6 +7,7 @@ that they read. What has no stable value makes the alias None: then the function
 from __future__ import annotations
 
 import ast
+import dis
 import enum
 import functools
 import hashlib
@@ -19,13 +20,14 @@ from typing import Any
 
 import torch
 
+from .._version import __version__
 from ..exc import CaptureError
 from ..program.signature import Fact
 from .source import get_source, plain_function
 
 _MISSING = object()
 # Packages whose functions are known by name and version; everything else is read.
-_KNOWN_PACKAGES = ("torch", "jax", "jaxlib", "numpy", "math", "builtins", "operator", "functools", "itertools", "helion_rt", "typing")
+_KNOWN_PACKAGES = ("torch", "jax", "jaxlib", "numpy", "math", "builtins", "operator", "functools", "itertools", "typing")
 _NUMBERS = (type(None), bool, int, str, bytes)
 
 
@@ -33,10 +35,18 @@ class _NoAlias(Exception):
     """Something that is read has no stable value."""
 
 
-def alias(fn: Callable[..., Any], facts: Sequence[Fact] = ()) -> str | None:
-    """A hash (hex) of what a capture of ``fn`` with ``facts`` depends on; None if that cannot be told."""
+def alias(fn: Callable[..., Any], facts: Sequence[Fact] = (), settings: Any = None) -> str | None:
+    """A hash (hex) of what a capture of ``fn`` with ``facts`` depends on; None if that cannot be told.
+
+    ``fn`` is a kernel's function, or a callable that is an argument of one. ``settings`` as for ``capture``.
+    """
+    precision = getattr(getattr(settings, "dot_precision", None), "value", None)
+    versions = [torch.__version__, __version__, ".".join(map(str, sys.version_info[:2]))]
+    fn = plain_function(fn)
     try:
-        parts = [repr(tuple(facts)), torch.__version__, ".".join(map(str, sys.version_info[:2])), *_Reader().function(plain_function(fn))]
+        reader = _Reader()
+        said = [fn.__name__, *reader.function(fn)] if inspect.isfunction(fn) else list(reader.value(fn, ()))
+        parts = [repr(tuple(facts)), repr(precision), *versions, *said]
     except (_NoAlias, CaptureError):
         return None
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -56,9 +66,8 @@ class _Reader:
         self._keep.append(fn)
         tree = _tree(fn)
         yield _normalised(tree)
-        scope = inspect.getclosurevars(fn) if fn.__closure__ else None
-        cells = dict(scope.nonlocals) if scope is not None else {}
-        for chain in sorted(_chains(tree)):
+        cells = {name: _contents(cell) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)}
+        for chain in sorted(_chains(tree, _outer_names(fn.__code__))):
             yield ".".join(chain)
             yield from self.value(*_look_up(chain, fn, cells))
         for default in (*(fn.__defaults__ or ()), *((fn.__kwdefaults__ or {}).values())):
@@ -107,6 +116,13 @@ class _Reader:
             raise _NoAlias
 
 
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _MISSING
+
+
 def _module(value: Any) -> str:
     module = getattr(value, "__module__", None)
     if module is None and isinstance(value, (types.BuiltinFunctionType, types.MethodDescriptorType)):
@@ -117,7 +133,10 @@ def _module(value: Any) -> str:
 
 def _is_known(value: Any) -> bool:
     """Whether ``value`` is a class or function of a package that its name and version pin."""
-    package = _module(value).split(".")[0]
+    module = _module(value)
+    if module.startswith("helion_rt.language"):
+        return True
+    package = module.split(".")[0]
     if not package and type(value).__module__.split(".")[0] == "torch":
         package = "torch"  # torch.ops and the like
     named = inspect.isfunction(value) or inspect.isbuiltin(value) or inspect.isclass(value) or inspect.ismethoddescriptor(value)
@@ -159,13 +178,23 @@ def _normalised(tree: ast.AST) -> str:
     return "\n".join([ast.dump(tree.args), *(ast.dump(statement) for statement in body)])
 
 
-def _chains(tree: ast.AST) -> set[tuple[str, ...]]:
-    """Every dotted name that is read, ``("hl", "tile")``, whose root the function does not bind itself."""
-    bound = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
-    bound |= {a.arg for a in ast.walk(tree) if isinstance(a, ast.arg)}
-    bound |= {n.name for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.ClassDef)) and n is not tree}
-    if any(isinstance(n, (ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)) for n in ast.walk(tree)):
-        raise _NoAlias
+def _outer_names(code: types.CodeType) -> set[str]:
+    """Names that the function, or one defined inside of it, takes from its closure or its globals."""
+    found = set(code.co_freevars)
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
+            found.add(instruction.argval)
+        elif instruction.opname in ("STORE_GLOBAL", "IMPORT_NAME"):
+            raise _NoAlias
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            # Its free variables are the function's own locals, or are in co_freevars of the function too.
+            found |= _outer_names(constant) - (set(constant.co_freevars) - set(code.co_freevars))
+    return found
+
+
+def _chains(tree: ast.AST, outer: set[str]) -> set[tuple[str, ...]]:
+    """Every dotted name that is read, ``("hl", "tile")``, whose root is one of ``outer``."""
     found: set[tuple[str, ...]] = set()
     skipped = {id(n) for root in getattr(tree, "decorator_list", []) for n in ast.walk(root)}
 
@@ -174,16 +203,14 @@ def _chains(tree: ast.AST) -> set[tuple[str, ...]]:
             return
         if isinstance(node, ast.Attribute):
             visit(node.value, (node.attr, *tail))
-            return
-        if isinstance(node, ast.Name):
-            # A name that is local anywhere may still be a global in a nested function: then it is both, and counted.
+        elif isinstance(node, ast.Name):
             found.add((node.id, *tail))
-            return
-        for child in ast.iter_child_nodes(node):
-            visit(child, ())
+        else:
+            for child in ast.iter_child_nodes(node):
+                visit(child, ())
 
     visit(tree, ())
-    return {chain for chain in found if chain[0] not in bound}
+    return {chain for chain in found if chain[0] in outer}
 
 
 def _look_up(chain: tuple[str, ...], fn: Any, cells: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:

@@ -34,7 +34,7 @@ class OpInfo:
     mutates: bool
     is_view: bool
     refusal: str | None
-    number_args: frozenset[int]  # positions of arguments that are numbers, not sizes
+    number_args: frozenset[int]  # positions of arguments where an int is a number, not a size
 
 
 @functools.cache
@@ -52,7 +52,7 @@ def info(func: Any) -> OpInfo:
     elif torch.Tag.data_dependent_output in func.tags:
         refusal = "it needs data that is known only at run time"
     is_view = any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns)
-    numbers = frozenset(i for i, a in enumerate(schema.arguments) if "number" in str(a.type).lower())
+    numbers = frozenset(i for i, a in enumerate(schema.arguments) if "number" in str(a.type).lower() or "Tensor" in str(a.type))
     return OpInfo(name, base, schema.is_mutable, is_view, refusal, numbers)
 
 
@@ -124,8 +124,12 @@ def run_on_meta(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
             if func in _ARANGES:
                 bounds = args if len(args) > 1 else (0, *args)
                 return shapes.arange(*bounds, dtype=kwargs.get("dtype"))
-            result = shapes.infer(func, unwrap(args), kwargs)
-            return func(*unwrap(args), **kwargs) if result is NotImplemented else result
+            metas = unwrap(args)
+            if func in _ACCUMULATING:
+                # A product accumulates in its accumulator's dtype, as in Helion (eager torch wants one dtype for all three).
+                metas = (metas[0], *(m.to(metas[0].dtype) for m in metas[1:3]), *metas[3:])
+            result = shapes.infer(func, metas, kwargs)
+            return func(*metas, **kwargs) if result is NotImplemented else result
     except (RuntimeError, IndexError, ValueError, TypeError) as error:
         raise explain(tracer, error, args, info(func).name) from error
 
@@ -140,6 +144,7 @@ def explain(tracer: Tracer, error: Exception, args: Any, name: str | None = None
     return tracer.error(DTypeError if is_dtype else ShapeMismatch, message, "B0, B1, ... are block sizes, in the order of the tile loops", line)
 
 
+_ACCUMULATING = (_aten.addmm.default, _aten.baddbmm.default)
 _ARANGES = (_aten.arange.default, _aten.arange.start, _aten.arange.start_step)
 
 # In-place operations.

@@ -74,7 +74,27 @@ def _into(tracer: Tracer, child: TracedTensor, parent: TracedTensor) -> TracedTe
         order = [d % len(shape) for d in args[0]]
         return call(_aten.permute.default, [order.index(i) for i in range(len(order))])
     if name == "slice":
-        return tracer.record(_aten.slice_scatter.default, (parent, child, *args), kwargs)
+        dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) :])
+        start, stop, step = slice(start, stop, step).indices(shape[dim])
+        if step == 1:
+            return _around(tracer, parent, child, dim, start, max(start, stop))
     if name == "select":
-        return tracer.record(_aten.select_scatter.default, (parent, child, *args), kwargs)
+        dim, at = args[0], args[1] % shape[args[0]]
+        return _around(tracer, parent, call(_aten.unsqueeze.default, dim % len(shape)), dim, at, at + 1)
     tracer.refuse(f"writing through the view that '{name}' gives", "write to the tensor itself")
+
+
+def _around(tracer: Tracer, parent: TracedTensor, middle: TracedTensor, dim: int, start: int, stop: int) -> TracedTensor:
+    """``parent`` with ``middle`` in place of its elements ``start:stop`` along ``dim``."""
+    size = parent.meta.shape[dim]
+    pieces = [_cut(tracer, parent, dim, 0, start), middle, _cut(tracer, parent, dim, stop, size)]
+    pieces = [p for p in pieces if p is not None]
+    return pieces[0] if len(pieces) == 1 else tracer.record(_aten.cat.default, (pieces, dim), {})
+
+
+def _cut(tracer: Tracer, source: TracedTensor, dim: int, start: int, stop: int) -> TracedTensor | None:
+    if start == stop:
+        return None
+    result = tracer.record(_aten.slice.Tensor, (source, dim, start, stop), {})
+    source.children.pop()  # a temporary, not a view that the kernel holds
+    return result

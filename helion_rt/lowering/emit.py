@@ -12,6 +12,7 @@ from ..config import LoopStrategy
 from ..exc import PlanError
 from ..program.ir import Op, Program, Ref, inputs_of, output_leaves
 from . import ops
+from .access import write_load
 from .evaluate import expression, resolve, shape_of
 from .index_maps import grid_spec
 from .ops import Operand as Tensor
@@ -83,7 +84,7 @@ def _strategies(plan: Plan) -> list[LoopStrategy]:
 
 def write_kernel(plan: Plan, launch: Launch, name: str) -> KernelWriter:
     """Writes the kernel function of one launch."""
-    w = KernelWriter(plan, launch)
+    w = KernelWriter(plan, launch, write_load)
     _name_operands(w)
     for loop in launch.loops:
         if loop.strategy in (LoopStrategy.GRID, LoopStrategy.EMIT_PIPELINE):

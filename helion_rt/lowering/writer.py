@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +90,9 @@ def _memory_dtype(dtype: str, *, scalar: bool = False) -> str:
 class KernelWriter:
     """The state of writing one kernel function."""
 
-    def __init__(self, plan: Plan, launch: Launch):
+    def __init__(self, plan: Plan, launch: Launch, write_load: Callable[[KernelWriter, Op], None]):
         self.plan, self.launch, self.program = plan, launch, plan.program
+        self.write_load = write_load  # loads are written in ``access``, which stands above this file
         self.out = Lines()
         region: Region = launch.op.regions[0]
         self.forms = infer_forms(self.program, region, self.shape)
@@ -203,7 +204,10 @@ class KernelWriter:
         op = self.defs.get(ref.id)
         if op is None or not (self.is_free(op) or ref.id in self.again):
             raise AssertionError(f"value %{ref.id} ({op.name if op else 'parameter'}) is not in sight")
-        self.define(op, ref.id, form)
+        if op.name == "hl.load":
+            self.write_load(self, op)
+        else:
+            self.define(op, ref.id, form)
         found = self.find(ref.id, form)
         assert found is not None
         return found

@@ -157,13 +157,15 @@ class Tuner:
                 return False
             if self._adopt(slot):  # it finished between the look-up and the lock
                 return True
+            stale = slot.tier.get(slot.key) is not None
             slot.tuning = Tuning.RUNNING
             outcome = self._search(slot)
             if self._stopping or outcome.stopped:
                 slot.tuning = Tuning.OFF
                 return True
             record = make_record(slot.key, slot.kernel.name, outcome, EvidenceKind.MEASURED)
-            slot.tier.put(record)
+            # A record that could not be used here must not outrank the new one.
+            slot.tier.put(record, force=stale)
         if outcome.winner is not None:
             prepare.serve(slot, outcome.winner, Origin.TUNED, prepare.evidence_dict(record))
             counters.swaps += 1

@@ -47,17 +47,22 @@ def check_dtype(name: str, dtype: str) -> None:
         raise InputError(f"argument '{name}' is {dtype}: a kernel takes floats of at most 32 bits, integers and bool", hint=hint)
 
 
-def from_torch(tensor: torch.Tensor, name: str) -> jax.Array:
-    """A JAX array of a CPU tensor, zero copy where its layout allows. Raises ``InputError``."""
+def check_tensor(tensor: torch.Tensor, name: str) -> None:
+    """Raise ``InputError`` unless it is a dense CPU tensor of a dtype that a kernel takes."""
     if tensor.device.type != "cpu":
         raise InputError(
             f"argument '{name}' is on device '{tensor.device}', expected a CPU tensor",
             hint="a meta tensor has no values: use kernel.lower(...)" if tensor.device.type == "meta" else f"pass {name}.cpu()",
         )
-    check_dtype(name, torch_dtype_name(tensor.dtype))
-    torch = sys.modules["torch"]
-    if tensor.layout is not torch.strided:
+    if tensor.layout is not sys.modules["torch"].strided:
         raise InputError(f"argument '{name}' is a {tensor.layout} tensor, expected a dense one", hint=f"pass {name}.to_dense()")
+    check_dtype(name, torch_dtype_name(tensor.dtype))
+
+
+def from_torch(tensor: torch.Tensor, name: str) -> jax.Array:
+    """A JAX array of a CPU tensor, zero copy where its layout allows. Raises ``InputError``."""
+    check_tensor(tensor, name)
+    torch = sys.modules["torch"]
     tensor = tensor.detach()
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.resolve_conj().resolve_neg()

@@ -23,6 +23,8 @@ INT32 = np.iinfo(np.int32)
 UNSTABLE = "callable without a stable name "
 _unstable: dict[int, tuple[int, Any]] = {}
 
+_array_class: type | None = None
+
 # JAX's settings that change what a program computes: (x64, matmul precision) of this thread. Cheap: the hot path asks.
 _jax_numerics = operator.attrgetter("jax_enable_x64", "jax_default_matmul_precision")
 
@@ -32,11 +34,19 @@ def jax_numerics() -> tuple[bool, str | None]:
     return _jax_numerics(jax.config)
 
 
-def hot_part(value: Any) -> Any:
-    """The hashable stand-in of an argument in the hot path's key: cheap, and different wherever the facts differ.
+def hot_key(args: Sequence[Any]) -> tuple[Any, ...]:
+    """The hashable stand-in of a call's arguments: cheap, and different wherever the facts differ.
 
-    Raises ``KeyError`` for what has none (tracers and the like): the slow path deals with it.
+    Raises ``KeyError`` for what has none (tracers): the slow path deals with it.
     """
+    key: list[Any] = [*_jax_numerics(jax.config)]
+    for value in args:
+        # JAX arrays first and without a call: this line is most of the hot path.
+        key.append(value.aval if type(value) is _array_class else _hot_part(value))
+    return tuple(key)
+
+
+def _hot_part(value: Any) -> Any:
     kind = type(value)
     part = _PARTS.get(kind)
     if part is None:
@@ -48,11 +58,13 @@ def _classify(kind: type) -> Callable[[Any], Any]:
     if issubclass(kind, Tracer):
         return _no_part
     if issubclass(kind, jax.Array):
-        return _aval_of
+        global _array_class  # JAX does not export its one concrete class of arrays; the first that comes by tells
+        _array_class = kind
+        return lambda a: a.aval
     if issubclass(kind, (np.ndarray, jax.ShapeDtypeStruct)):
         return lambda a: (kind, a.shape, a.dtype)
     if issubclass(kind, (tuple, list)):
-        return lambda a: (kind, *map(hot_part, a))
+        return lambda a: (kind, *map(_hot_part, a))
     if door.is_torch_type(kind):
         return lambda a: (kind, a.shape, a.dtype)
     return lambda a: (kind, a)  # by value; what is not hashable raises TypeError at the look-up
@@ -62,20 +74,16 @@ def _no_part(value: Any) -> Any:
     raise KeyError(type(value))
 
 
-def _aval_of(value: jax.Array) -> Any:
-    return value.aval
-
-
 # Numbers go by type: their value is looked at only where the program asks for it.
 _PARTS: dict[type, Callable[[Any], Any]] = {int: lambda v: int, float: lambda v: float}
 
 
 def fact_of(name: str, value: Any) -> Fact:
     """The fact of one argument. Raises ``InputError`` for what a kernel cannot take."""
-    if door.is_torch(value):
-        return TensorFact(tuple(value.shape), door.torch_dtype_name(value.dtype))
-    if isinstance(value, (jax.Array, np.ndarray, jax.ShapeDtypeStruct)):
-        return TensorFact(tuple(value.shape), np.dtype(value.dtype).name)
+    if is_array(value):
+        dtype = door.torch_dtype_name(value.dtype) if door.is_torch(value) else np.dtype(value.dtype).name
+        door.check_dtype(name, dtype)
+        return TensorFact(tuple(value.shape), dtype)
     if value is None or isinstance(value, (bool, str)):
         return StaticFact(value)
     if isinstance(value, int):

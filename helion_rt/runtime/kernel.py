@@ -90,7 +90,7 @@ class Kernel:
         if kwargs or len(args) != self._positional or len(args) != len(self._names):
             args = self.bound(*args, **kwargs)
         try:
-            route = self._routes.get((call_facts.jax_numerics(), *map(call_facts.hot_part, args)))
+            route = self._routes.get(call_facts.hot_key(args))
         except (KeyError, TypeError):  # tracers, and what cannot be hashed
             route = None
         if route is None:
@@ -167,14 +167,16 @@ class Kernel:
 
     def _first_call(self, bound: tuple[Any, ...]) -> Any:
         """The slow path: arguments that were not seen before, tracers, and kinds that are refused."""
-        leaves = call_facts.leaves_of(bound)
-        self._refuse(leaves)
-        slot, family = self._slot(bound)
+        try:
+            self._refuse(bound)
+            slot, family = self._slot(bound)
+        except InputError as error:
+            raise self._placed(error) from None
         if slot.settings.tune is TuneMode.SYNC:
             self.submit(slot)
             slot.done.wait()
         try:
-            if any(isinstance(leaf, Tracer) for leaf in leaves):
+            if any(isinstance(leaf, Tracer) for leaf in call_facts.leaves_of(bound)):
                 serving = slot.serving
                 serving.tally.calls += 1
                 return _for_jax(slot.program, serving.function(*self._arrays(slot, bound)))
@@ -218,18 +220,27 @@ class Kernel:
         single = isinstance(slot.program.outputs, Ref) and not slot.program.mutated
         route = Route(family, None if family.paths else slot, pick, pick == tuple(range(len(bound))), single)
         try:
-            self._routes[(call_facts.jax_numerics(), *map(call_facts.hot_part, bound))] = route
+            self._routes[call_facts.hot_key(bound)] = route
         except (KeyError, TypeError):
             return  # an argument that cannot be looked up by: it takes the slow path every time
 
-    def _refuse(self, leaves: Sequence[Any]) -> None:
-        torch_side = any(door.is_torch(leaf) for leaf in leaves)
-        if torch_side and any(isinstance(leaf, jax.Array) for leaf in leaves):
-            raise InputError(
-                "torch tensors and JAX arrays in one call", **self._place(), hint="convert one kind, e.g. with torch.from_dlpack(array)"
-            )
-        if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
-            raise InputError("a jax.ShapeDtypeStruct has no values to compute with", **self._place(), hint=f"use {self.name}.lower(...)")
+    def _refuse(self, bound: tuple[Any, ...]) -> None:
+        """Raise ``InputError`` for arguments that no call can have; before anything is captured for them."""
+        kinds = set()
+        for name, value in zip(self._names, bound, strict=True):
+            for leaf in call_facts.leaves_of(value):
+                if door.is_torch(leaf):
+                    kinds.add("torch")
+                    door.check_tensor(leaf, name)
+                elif isinstance(leaf, jax.Array):
+                    kinds.add("jax")
+                elif isinstance(leaf, jax.ShapeDtypeStruct):
+                    raise InputError(f"argument '{name}' is a jax.ShapeDtypeStruct, which has no values", hint=f"use {self.name}.lower(...)")
+        if len(kinds) == 2:
+            raise InputError("torch tensors and JAX arrays in one call", hint="convert one kind, e.g. with torch.from_dlpack(array)")
+
+    def _placed(self, error: InputError) -> InputError:
+        return InputError(error.message, **{**self._place(), "hint": error.hint})
 
     def _arrays(self, slot: Slot, args: Sequence[Any]) -> list[Any]:
         """What the executable takes. Raises ``InputError`` for values that the device cannot hold."""
@@ -239,7 +250,7 @@ class Kernel:
         try:
             arrays = self._arrays(slot, args)
         except InputError as error:
-            raise InputError(error.message, **self._place(), hint=error.hint) from None
+            raise self._placed(error) from None
         serving = slot.serving
         serving.tally.calls += 1
         try:

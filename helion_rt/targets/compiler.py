@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 import threading
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
+
+import numpy
 
 from ..exc import CompileError
 from .target import Target
@@ -62,7 +65,10 @@ def lower_for(fn: Callable[..., Any], specs: Sequence[Any], target: Target, *, k
     where = aim(target)
     try:
         jitted = jax.jit(fn, in_shardings=where, out_shardings=where)
-        return jitted.trace(*specs).lower(lowering_platforms=("tpu" if target.is_tpu else "cpu",))
+        # Parts of Pallas (nested pipelines, one-dimensional memory) ask what chip they are traced for: the mesh says.
+        mesh = jax.set_mesh(where.mesh) if isinstance(where, jax.sharding.NamedSharding) else contextlib.nullcontext()
+        with mesh:
+            return jitted.trace(*specs).lower(lowering_platforms=("tpu" if target.is_tpu else "cpu",))
     except Exception as error:
         raise _refused(error, target, kernel) from error
 
@@ -128,7 +134,8 @@ def _describe(target: Target) -> jax.sharding.Sharding:
         topology = topologies.get_topology_desc(target.topology or "", platform="tpu")
     except Exception as error:
         raise _refused(error, target, None) from error
-    return jax.sharding.SingleDeviceSharding(topology.devices[0])
+    mesh = jax.sharding.Mesh(numpy.array(topology.devices[:1]), ("chip",))
+    return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 
 def has_chips() -> bool:

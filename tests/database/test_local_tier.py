@@ -234,18 +234,18 @@ class TestBrokenFile:
     @pytest.mark.parametrize("write_first", [True, False])
     def test_it_is_replaced(self, tmp_path: Path, make_record: Make, content: bytes | None, write_first: bool, caplog: Log) -> None:
         old = LocalTier(tmp_path)
-        for key in range(200):
+        for key in range(60):
             old.put(make_record(key=key))
         file = database(old)
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2] if content is None else content)
         tier = LocalTier(tmp_path)
         if write_first:
             assert tier.put(make_record(1, key=500))
-        found = [tier.get(make_record(key=key).key) for key in range(200)]
+        found = [tier.get(make_record(key=key).key) for key in range(60)]
         assert all(record in (None, make_record(key=key)) for key, record in enumerate(found))
-        for key in range(200):
+        for key in range(60):
             assert tier.put(make_record(1, key=key))
-        assert all(tier.get(make_record(key=key).key) == make_record(1, key=key) for key in range(200))
+        assert all(tier.get(make_record(key=key).key) == make_record(1, key=key) for key in range(60))
         broken = tier.stats().databases_set_aside
         assert broken == (0 if content == b"" else 1) == len(list(tmp_path.glob("v1/local.broken-*")))
         assert ("broken" in caplog.text) == bool(broken)

@@ -146,7 +146,10 @@ def test_empty_tensors():
 
 def test_what_is_refused():
     add = make_add()
+    before = len(registry.all())
     x = torch.ones(4, 4)
+    with pytest.raises(InputError, match="complex64"):
+        add(jnp.ones((4, 4), jnp.complex64), jnp.ones((4, 4), jnp.complex64))
     with pytest.raises(InputError, match="float64"):
         add(x.double(), x.double())
     with pytest.raises(InputError, match="torch tensors and JAX arrays"):
@@ -155,6 +158,7 @@ def test_what_is_refused():
         add(jax.ShapeDtypeStruct((4, 4), jnp.float32), jnp.ones((4, 4)))
     with pytest.raises(InputError, match="meta"):
         add(x.to("meta"), x.to("meta"))
+    assert len(registry.all()) == before and counters.captures == 0
 
 
 def test_inside_jit_vmap_scan_and_grad_of_the_rest():
