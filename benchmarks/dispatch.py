@@ -1,7 +1,7 @@
 """What a warm call of a kernel costs on top of calling the jitted function itself, on JAX arrays, in microseconds.
 
-Both compute the same: the function the kernel's slot serves, under ``jax.jit``. Calls take turns, thousands of them; only the call is timed,
-then the result is waited for, so that neither side runs into the other's work. Tuning is off: nothing else is going on.
+Both compute the same: the function the kernel's slot serves, under ``jax.jit``. Calls take turns, thousands of them; only the call is
+timed, then the result is waited for, so that neither side runs into the other's work. Tuning is off: nothing else is going on.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Time to the result of a first call, in fresh processes: ours against the same kernel hand-written with ``pl.pallas_call`` under ``jax.jit``.
+"""Time to the result of a first call, in fresh processes, against the same kernel by hand: ``pl.pallas_call`` under ``jax.jit``.
 
-Importing torch, jax, pallas and helion_rt is not counted; what helion_rt imports late, inside the call, is. Both sides get JAX arrays and their own
-empty caches (cold), or caches that an earlier process filled (warm: the winner's record is there, and JAX's compilation cache for both).
-Tuning is on. The figures are medians over ``--rounds`` pairs of processes, which take turns.
+Importing torch, jax, pallas and helion_rt is not counted; what helion_rt imports late, inside the call, is. Both sides get JAX arrays and
+their own empty caches (cold), or caches that an earlier process filled (warm: the winner's record is there, and JAX's compilation cache
+for both). Tuning is on. The figures are medians over ``--rounds`` pairs of processes, which take turns.
 """
 
 from __future__ import annotations

@@ -59,8 +59,8 @@ def matmul(x: jax.Array, y: jax.Array) -> jax.Array:
     return pl.pallas_call(
         _matmul_kernel,
         grid=(pl.cdiv(m, bm), pl.cdiv(n, bn), pl.cdiv(k, bk)),
-        in_specs=[pl.BlockSpec((bm, bk), lambda i, j, l: (i, l)), pl.BlockSpec((bk, bn), lambda i, j, l: (l, j))],
-        out_specs=pl.BlockSpec((bm, bn), lambda i, j, l: (i, j)),
+        in_specs=[pl.BlockSpec((bm, bk), lambda i, j, s: (i, s)), pl.BlockSpec((bk, bn), lambda i, j, s: (s, j))],
+        out_specs=pl.BlockSpec((bm, bn), lambda i, j, s: (i, j)),
         out_shape=jax.ShapeDtypeStruct((m, n), jnp.float32),
         interpret=True,
     )(x, y)

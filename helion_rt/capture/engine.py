@@ -1,19 +1,19 @@
 """``capture``: a Python function and the facts of a call become a program."""
 
 from __future__ import annotations
-
 import __future__
 
 import ast
 import builtins
 import inspect
+import os
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
 
-from ..exc import CaptureError
+from ..exc import CaptureError, source_line
 from ..language._active import ACTIVE
 from ..program.codec import encode
 from ..program.fingerprint import simplify
@@ -70,7 +70,7 @@ def capture(
 def _hint_leaked(source: KernelSource, program: Program) -> CaptureError:
     line = next((op.line for op in program.launches), source.first_line)
     return CaptureError(
-        "a value depends on a block size in a way that cannot be followed (such as torch.cat of tiles, x[1:] of a tile, float(tile.block_size))",
+        "a value depends on a block size in a way that cannot be followed, such as v[1:] of a tile or float(tile.block_size)",
         kernel=source.name, file=source.file, line=line, hint="compute it from tile.index, or from tensors",
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ class _Attempt:
             return tensor
         if isinstance(fact, ScalarFact) and not tracer.knowledge.all_static:
             tensor = tracer.wrap(tracer.meta((), torch.int32 if fact.kind == "int" else torch.float32))
-            tensor.is_param = True
+            tensor.is_param = tracer.has_scalars = True
             self.params.append(Param(name, path, ArgKind.SCALAR, tensor.value))
             return tensor
         if isinstance(fact, ScalarFact) and value is missing:
@@ -183,12 +183,15 @@ class _Attempt:
     def _explained(self, error: Exception) -> Exception:
         """PyTorch's own error in the terms of the kernel; what the user's code raised stays what it is."""
         line, trace = None, error.__traceback__
+        assert trace is not None
+        last = trace
         while trace is not None:
             code = trace.tb_frame.f_code
             if code.co_filename == self.source.file and self.source.first_line <= trace.tb_lineno <= self.source.last_line:
                 line = trace.tb_lineno
-            trace = trace.tb_next
-        raised = any(isinstance(n, (ast.Raise, ast.Assert)) and n.lineno == line for n in ast.walk(self.source.tree))
+            last, trace = trace, trace.tb_next
+        file, at = last.tb_frame.f_code.co_filename, last.tb_lineno
+        raised = source_line(file, at).startswith(("raise", "assert")) and f"{os.sep}torch{os.sep}" not in file
         return error if line is None or raised else aten.explain(self.tracer, error, (), line=line)
 
     def _output(self, value: Any) -> Any:

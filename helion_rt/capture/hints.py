@@ -131,7 +131,7 @@ class Dim(int):
     def _binary(self, op: str, other: object, swapped: bool = False) -> Any:
         if isinstance(other, float):
             self._needed("used in arithmetic with floats")
-        if not isinstance(other, int) or type(other).__module__ != __name__ and type(other) not in (int, bool):
+        if not isinstance(other, int) or (type(other).__module__ != __name__ and type(other) not in (int, bool)):
             return NotImplemented
         a: Expr = self.expr
         b: Expr = other.expr if isinstance(other, Dim) else int(other)

@@ -58,7 +58,7 @@ def _fit(tracer: Tracer, value: TracedTensor, tensor: TracedTensor, shape: tuple
     if not fits:
         target = ", ".join(str(tracer.hints.decode(n)) for n in shape)
         raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]")
-    return value if value.dtype == tensor.dtype else value.to(tensor.dtype)
+    return value if value.dtype == tensor.dtype else tracer.cast(value, tensor.dtype)
 
 
 def parse(tracer: Tracer, tensor: TracedTensor, index: Any) -> tuple[tuple[Arg, ...], tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from ..exc import CaptureError, DTypeError, ShapeMismatch
+from ..exc import CaptureError, DTypeError, ShapeMismatch, Unsupported
 from ..program.expr import Block, Expr, evaluate
 from ..program.ir import Arg, Axis, BlockInfo, Op, Ref, Region
 from . import tracer as tracing
@@ -30,10 +30,14 @@ class Undefined:
     """The value of a variable that has none, and why. Any use is an error."""
 
     def __init__(self, tracer: Tracer, name: str, why: str, hint: str | None = None) -> None:
+        self._tracer: Tracer
+        self._name: str
+        self._why: str
+        self._hint: str | None
         self.__dict__.update(_tracer=tracer, _name=name, _why=why, _hint=hint)
 
     def _fail(self, *_: object, **__: object) -> NoReturn:
-        self._tracer.refuse(f"variable '{self._name}' {self._why}", self._hint)
+        raise self._tracer.error(Unsupported, f"variable '{self._name}' {self._why}", self._hint)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
@@ -301,7 +305,8 @@ class DeviceLoop:
         elif isinstance(last, _PLAIN) and not isinstance(last, (Dim, Tile)):
             return last
         return Undefined(
-            self.tracer, name, f"is assigned in the tile loop of line {self.line} and read after it: it has the value of the last tile only",
+            self.tracer, name,
+            f"is assigned in the tile loop of line {self.line} and read after it: it has the value of the last tile only",
             "store tiles to a tensor, or carry the variable through an inner loop",
         )  # fmt: skip
 

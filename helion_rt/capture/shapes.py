@@ -135,7 +135,10 @@ _REDUCTIONS = (
     _aten.any.dim, _aten.all.dim, _aten.argmax.default, _aten.argmin.default, _aten.var.correction, _aten.std.correction,
     _aten.var_mean.correction, _aten.logsumexp.default,
 )  # fmt: skip
-_FULL = (_aten.sum.default, _aten.mean.default, _aten.max.default, _aten.min.default, _aten.prod.default, _aten.any.default, _aten.all.default)
+_FULL = (
+    _aten.sum.default, _aten.mean.default, _aten.max.default, _aten.min.default, _aten.prod.default, _aten.any.default,
+    _aten.all.default,
+)  # fmt: skip
 _SAME = (
     _aten._softmax.default, _aten._log_softmax.default, _aten.cumsum.default, _aten.cumprod.default, _aten.flip.default,
     _aten.tril.default, _aten.triu.default, _aten._to_copy.default, _aten.clone.default,

@@ -36,7 +36,7 @@ def plain_function(fn: Any) -> Any:
 def get_source(fn: Callable[..., Any], name: str | None = None) -> KernelSource:
     """The source of ``fn``. Raises ``SourceUnavailable`` if there is none, ``Unsupported`` if it is no plain ``def``."""
     fn = plain_function(fn)
-    name = name or getattr(fn, "__name__", repr(fn))
+    name = str(name or getattr(fn, "__name__", repr(fn)))
     if not inspect.isfunction(fn):
         raise Unsupported(f"a kernel must be a Python function defined with 'def', not a {type(fn).__name__}", kernel=name)
     code = fn.__code__

@@ -37,7 +37,7 @@ class TracedTensor(torch.Tensor):
         with torch._C._DisableTorchDispatch():
             # The hints of the strides are kept: PyTorch decides by them what is a view and what a copy.
             self = torch.Tensor._make_wrapper_subclass(
-                TracedTensor, meta.shape, strides=meta.stride(), dtype=meta.dtype, device="cpu"
+                TracedTensor, meta.shape, strides=meta.stride(), dtype=meta.dtype, device=torch.device("cpu")
             )
         assert isinstance(self, TracedTensor)
         self.tracer, self.meta, self.value, self.frame = tracer, meta, value, frame

@@ -31,7 +31,6 @@ class Knowledge:
     """What earlier attempts at the same capture found out."""
 
     all_static: bool = False  # Python code needs the values of scalars
-    static: set[int] = field(default_factory=set)  # positions of scalars that hl.specialize named
     promoted: dict[tuple[int, str], torch.dtype] = field(default_factory=dict)  # (line of loop, variable): carried as a tensor
     poisoned: set[tuple[int, str]] = field(default_factory=set)  # (line of loop, variable): changes, and cannot be carried
 
@@ -82,6 +81,7 @@ class Tracer:
         self.written: list[TracedTensor] = []  # host tensors that the current launch stores to
         self.loaded: list[TracedTensor] = []
         self.decomposing = 0
+        self.has_scalars = False  # there are SCALAR params
 
     # Where we are, and what is wrong there.
 
@@ -114,8 +114,7 @@ class Tracer:
 
     def needed(self, tensor: TracedTensor, use: str, hint: str) -> NoReturn:
         """Python code needs the data of ``tensor``. Captures again with static scalars if that can help."""
-        scalars_only = tensor.is_host and not tensor.meta.shape
-        if scalars_only and not self.knowledge.all_static:
+        if self.has_scalars and not tensor.meta.shape:  # perhaps it is made of nothing but scalars
             self.knowledge.all_static = True
             raise Restart
         self.refuse(f"a {self.describe(tensor)} is {use}: its data is known only at run time", hint)
@@ -155,7 +154,8 @@ class Tracer:
 
     def new_value(self, meta: torch.Tensor) -> int:
         if meta.dtype.is_complex:
-            raise self.error(DTypeError, f"{dtype_name(meta.dtype)} is not supported", "keep real and imaginary parts in tensors of their own")
+            message = f"{dtype_name(meta.dtype)} is not supported"
+            raise self.error(DTypeError, message, "keep real and imaginary parts in tensors of their own")
         self.types.append(TensorType(tuple(self.hints.decode(n) for n in meta.shape), dtype_name(meta.dtype)))
         return len(self.types) - 1
 
@@ -273,7 +273,7 @@ class Tracer:
     def register_block_size(self, low: int, high: int | None, extent: Any) -> int:
         if not all(isinstance(n, int) and not isinstance(n, (Tile,)) for n in (low, extent)):
             self.refuse("hl.register_block_size takes integers")
-        if high is not None and high < low or low < 1:
+        if (high is not None and high < low) or low < 1:
             self.refuse(f"hl.register_block_size({low}, {high}): the bounds must be 1 <= low <= high")
         self.blocks.append(BlockInfo(None, extent, low, high))
         return self.dim(self.fresh_block())
@@ -291,6 +291,9 @@ class Tracer:
             return value.to(dtype).expand(sizes)
         return torch.full(sizes, value, dtype=dtype)
 
+    def cast(self, value: TracedTensor, dtype: torch.dtype) -> TracedTensor:
+        return self.record(torch.ops.aten._to_copy.default, (value,), {"dtype": dtype})
+
     def dot(self, a: Any, b: Any, acc: Any, out_dtype: torch.dtype | None) -> Any:
         if not isinstance(a, TracedTensor) or not isinstance(b, TracedTensor) or not (acc is None or isinstance(acc, TracedTensor)):
             self.refuse("hl.dot takes tensors")
@@ -305,7 +308,8 @@ class Tracer:
         shape = (*sa[:-1], sb[-1])
         if not good or (acc is not None and tuple(acc.meta.shape) != shape):
             given = f"{self.describe(a)} and {self.describe(b)}" + (f", acc {self.describe(acc)}" if acc is not None else "")
-            raise self.error(ShapeMismatch, f"hl.dot of {given}", "expected [m, k] @ [k, n] (+ [m, n]), or the same with a batch dimension first")
+            expected = "expected [m, k] @ [k, n] (+ [m, n]), or the same with a batch dimension first"
+            raise self.error(ShapeMismatch, f"hl.dot of {given}", expected)
         result = self.wrap(self.meta(shape, dtype))
         self.emit("hl.dot", (self.use(a), self.use(b), None if acc is None else self.use(acc), DType(dtype_name(dtype))), [result])
         return result

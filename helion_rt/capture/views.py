@@ -54,7 +54,7 @@ def _refresh_children(tracer: Tracer, tensor: TracedTensor, but: TracedTensor | 
 def _into(tracer: Tracer, child: TracedTensor, parent: TracedTensor) -> TracedTensor:
     """The contents of ``parent``, given the new ones of its view ``child``."""
     assert child.view_call is not None
-    func, args, kwargs = child.view_call
+    func, args, _ = child.view_call
     shape = list(parent.meta.shape)
 
     def call(function: Any, *rest: Any, **more: Any) -> TracedTensor:
@@ -74,7 +74,8 @@ def _into(tracer: Tracer, child: TracedTensor, parent: TracedTensor) -> TracedTe
         order = [d % len(shape) for d in args[0]]
         return call(_aten.permute.default, [order.index(i) for i in range(len(order))])
     if name == "slice":
-        dim, start, stop, step = (*args, *(0, None, None, 1)[len(args) :])
+        given: list[Any] = [*args, *(0, None, None, 1)[len(args) :]]
+        dim, start, stop, step = given
         start, stop, step = slice(start, stop, step).indices(shape[dim])
         if step == 1:
             return _around(tracer, parent, child, dim, start, max(start, stop))

@@ -42,7 +42,7 @@ def attention(
     """
     b, h, m, d = q.size()
     n = k.size(2)
-    scale = d**-0.5 if scale is None else hl.specialize(scale)
+    scale_log2 = (d**-0.5 if scale is None else hl.specialize(scale)) * _LOG2_E
     q3 = q.reshape(b * h, m, d)
     k3 = k.reshape(b * h, n, d).transpose(1, 2)
     v3 = v.reshape(b * h, n, d)
@@ -59,7 +59,7 @@ def attention(
         # Keys after the last query of the tile are masked out altogether: do not visit them.
         for tile_n in hl.tile(tile_m.end if causal and m <= n else n):
             # Scores in base 2: exp2 is what the hardware has, and log2(e) folds into the scale.
-            scores = hl.dot(query, k3[tile_b, :, tile_n], out_dtype=torch.float32) * (scale * _LOG2_E)
+            scores = hl.dot(query, k3[tile_b, :, tile_n], out_dtype=torch.float32) * scale_log2
             if key_bias is not None:
                 scores = scores + (torch.clamp(key_bias[tile_b, tile_n].to(torch.float32), min=_LOWEST_BIAS) * _LOG2_E)[:, None, :]
             if bias is not None:

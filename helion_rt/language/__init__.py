@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class constexpr:  # noqa: N801 (Helion's name)
+class constexpr:
     """Annotation: the argument's value is part of the signature (``block: hl.constexpr``)."""
 
     def __init__(self, value: object) -> None:

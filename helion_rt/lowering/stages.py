@@ -7,9 +7,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.experimental.pallas import tpu as pltpu
 
 from .. import targets
 from ..config import Config
+from ..exc import CompileError
 from ..program.ir import Program
 from ..targets import Target
 from .emit import entry_name, load_source, write_source
@@ -60,6 +62,23 @@ class Lowered:
     def as_text(self) -> str:
         """StableHLO, with Mosaic's payloads."""
         return self.stage.as_text()
+
+    def interpret(self, *arrays: Any) -> tuple[Any, ...]:
+        """Runs the plan on the CPU in JAX's TPU interpreter: DMAs and semaphores as on the chip, what is uninitialized is NaN.
+
+        Slow; for small arrays. One array a TENSOR or SCALAR param -> the flat tuple of outputs. Raises ``CompileError`` if the
+        interpreter finds a data race.
+        """
+        from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+
+        # On the chip HBM is tiled: an array has room up to whole tiles, and a pipeline copies whole tiles.
+        params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", buffer_bounds="padded")
+        function = functools.partial(load_source(self.source, entry_name(self.program)), interpret=params)
+        with targets.interpreted_as(self.target):
+            outputs = jax.block_until_ready(jax.jit(function)(*arrays))
+        if interpreter.races is not None and interpreter.races.races_found:
+            raise CompileError("a data race, found by the TPU interpreter", target=self.target.name, kernel=self.program.name)
+        return outputs
 
     def compile(self) -> Compiled:
         """Compiles for the target, with libtpu for a TPU that is not there. Raises ``CompileError`` with the compiler's reason."""

@@ -145,7 +145,8 @@ class _Reader:
         block, begin, end, is_grid, limit = _list(raw, "axis", 5)
         if type(is_grid) is not bool:
             _bad("is_grid", is_grid)
-        return Axis(_int(block, "block", 0, len(self.blocks)), self._bound(begin), self._bound(end), is_grid, _optional(limit, "limit", -_MAX_INT))
+        number = _int(block, "block", 0, len(self.blocks))
+        return Axis(number, self._bound(begin), self._bound(end), is_grid, _optional(limit, "limit", -_MAX_INT))
 
     def _bound(self, raw: Any) -> Expr | Ref:
         if isinstance(raw, list) and len(raw) == 2 and raw[0] == _REF:

@@ -14,7 +14,6 @@ from .ir import Arg, Axis, Op, Param, Program, Ref, Region, output_leaves, refs_
 def fingerprint(program: Program) -> str:
     """SHA-256 (hex) of what ``program`` computes. Names, files, lines, source text and unused operations do not count."""
 
-
     program = simplify(program)
     params = tuple(replace(p, name="") for p in program.params)
     plain = replace(program, name="", file="", first_line=0, source="", params=params, notes=(), host=_without_lines(program.host))

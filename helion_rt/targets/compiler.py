@@ -7,10 +7,8 @@ import importlib.util
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-
-import numpy
 
 from ..exc import CompileError
 from .target import Target
@@ -66,8 +64,8 @@ def lower_for(fn: Callable[..., Any], specs: Sequence[Any], target: Target, *, k
     try:
         jitted = jax.jit(fn, in_shardings=where, out_shardings=where)
         # Parts of Pallas (nested pipelines, one-dimensional memory) ask what chip they are traced for: the mesh says.
-        mesh = jax.set_mesh(where.mesh) if isinstance(where, jax.sharding.NamedSharding) else contextlib.nullcontext()
-        with mesh:
+        mesh = getattr(where, "mesh", None)  # the CPU's sharding has none
+        with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
             return jitted.trace(*specs).lower(lowering_platforms=("tpu" if target.is_tpu else "cpu",))
     except Exception as error:
         raise _refused(error, target, kernel) from error
@@ -89,6 +87,25 @@ def compile_for(
     """``lower_for`` and ``compile_lowered``. Raises ``CompileError``."""
     lowered = lower_for(fn, specs, target, kernel=kernel)
     return lowered, compile_lowered(lowered, target, kernel=kernel)
+
+
+@contextlib.contextmanager
+def interpreted_as(target: Target) -> Iterator[None]:
+    """While JAX's TPU interpreter runs a kernel on the CPU, parts of Pallas that ask for the chip are told ``target``'s.
+
+    Registers the chip under the CPU's device kind, in the place that JAX keeps for such descriptions. Process-wide.
+    """
+    from jax._src.pallas.mosaic import tpu_info
+
+    before = tpu_info.registry.get("cpu")
+    tpu_info.registry["cpu"] = lambda: target.info
+    try:
+        yield
+    finally:
+        if before is None:
+            del tpu_info.registry["cpu"]
+        else:
+            tpu_info.registry["cpu"] = before
 
 
 def count_tpu_custom_calls(stage: jax.stages.Lowered | jax.stages.Compiled) -> int:
@@ -134,7 +151,7 @@ def _describe(target: Target) -> jax.sharding.Sharding:
         topology = topologies.get_topology_desc(target.topology or "", platform="tpu")
     except Exception as error:
         raise _refused(error, target, None) from error
-    mesh = jax.sharding.Mesh(numpy.array(topology.devices[:1]), ("chip",))
+    mesh = jax.sharding.Mesh(topology.devices[:1], ("chip",))
     return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
 
 

@@ -83,7 +83,7 @@ def softmax_two_pass(x):
 
 
 def layer_norm(x, weight, bias, eps: float):
-    m, n = x.size()
+    m, _n = x.size()
     out = torch.empty_like(x)
     for tile_m in hl.tile(m):
         acc = x[tile_m, :].to(torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -119,9 +120,9 @@ def qkv(b: int, h: int, m: int, n: int, d: int, dtype: torch.dtype) -> tuple[tor
     return randn(b, h, m, d, dtype=dtype), randn(b, h, n, d, dtype=dtype), randn(b, h, n, d, dtype=dtype)
 
 
-def attention_in_double(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None = None, **options: object) -> torch.Tensor:
+def attention_in_double(*qkv: torch.Tensor, bias: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
     mask = None if bias is None else bias.double()
-    return F.scaled_dot_product_attention(q.double(), k.double(), v.double(), attn_mask=mask, **options)  # type: ignore[arg-type]
+    return F.scaled_dot_product_attention(*(t.double() for t in qkv), attn_mask=mask, **options)
 
 
 @DTYPES
@@ -147,7 +148,7 @@ def test_attention_scale() -> None:
 def test_attention_bias(lead: tuple[int, int]) -> None:
     q, k, v = qkv(2, 3, 66, 130, 16, torch.float32)
     bias = torch.randn(*lead, 66, 130)
-    check(kernels.attention(q, k, v, bias=bias), attention_in_double(q, k, v, bias), torch.float32)
+    check(kernels.attention(q, k, v, bias=bias), attention_in_double(q, k, v, bias=bias), torch.float32)
 
 
 @pytest.mark.parametrize("off", [float("-inf"), torch.finfo(torch.float32).min], ids=["inf", "lowest"])
@@ -156,7 +157,7 @@ def test_attention_key_bias_switches_padding_off(off: float) -> None:
     key_bias = torch.zeros(3, 130)
     key_bias[0, 40:], key_bias[1, :100] = off, off  # padding on the right, and on the left: whole tiles of it
     got = kernels.attention(q, k, v, key_bias=key_bias)
-    check(got, attention_in_double(q, k, v, key_bias[:, None, None, :]), torch.float32)
+    check(got, attention_in_double(q, k, v, bias=key_bias[:, None, None, :]), torch.float32)
 
 
 def test_attention_with_every_key_off_is_the_mean_of_v() -> None:

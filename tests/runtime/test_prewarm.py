@@ -48,6 +48,7 @@ def run(manifest, *args):
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.slow
 def test_this_machine_and_an_absent_tpu(manifest, own_cache):
     done = run(manifest, "--target", "cpu", "--target", "v5e", "--json")
     assert done.returncode == 0, done.stderr

@@ -90,6 +90,7 @@ def test_a_second_process_tunes_nothing_and_captures_nothing(tuned):
     assert err == ""
 
 
+@pytest.mark.slow
 def test_a_program_whose_text_changed_is_another_program(tuned, tmp_path):
     cache, first, _ = tuned
     text = PROGRAM.read_text()
@@ -102,6 +103,7 @@ def test_a_program_whose_text_changed_is_another_program(tuned, tmp_path):
     assert report["right"] and report["status"][0]["key"] != first["status"][0]["key"]
 
 
+@pytest.mark.slow
 def test_eight_processes_at_once(tmp_path):
     processes = [start(tmp_path / "cache", "wait", 100, seconds="1") for _ in range(8)]
     reports = [finish(p) for p in processes]
@@ -115,6 +117,7 @@ def test_eight_processes_at_once(tmp_path):
     assert sum(r["counters"]["workers_started"] > 0 for r, _ in reports) == 1  # the others waited for its record
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL") or not Path("/proc").is_dir(), reason="needs /proc and SIGKILL")
 def test_kill_9_in_a_tune_leaves_a_cache_that_opens_and_no_orphan(tmp_path):
     cache, moments = tmp_path / "cache", random.Random(1)
@@ -152,6 +155,7 @@ def test_exit_while_tuning_is_clean_and_leaves_no_orphan(tmp_path):
     assert report["counters"]["captures"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 def test_a_worker_killed_in_a_candidate_is_a_verdict_and_another_one_goes_on(tmp_path):
     process = start(tmp_path / "cache", "wait", seconds="20")
@@ -178,6 +182,7 @@ def test_off_means_off(tmp_path):
     assert list(open_local(tmp_path / "cache").records()) == []
 
 
+@pytest.mark.slow
 def test_a_record_whose_config_is_no_longer_legal_is_tuned_again(tmp_path):
     from dataclasses import replace
 
