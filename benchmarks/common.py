@@ -70,10 +70,6 @@ def median_ratio(times: dict[str, list[float]], side: str, other: str) -> float:
     return statistics.median(a / b for a, b in zip(times[side], times[other], strict=True))
 
 
-def medians(times: dict[str, list[float]]) -> dict[str, float]:
-    return {name: statistics.median(values) for name, values in times.items()}
-
-
 def jax_cache(folder: Path) -> dict[str, str]:
     """Environment that keeps everything JAX compiles in ``folder``, as helion_rt sets it up for itself."""
     return {

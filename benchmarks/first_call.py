@@ -26,17 +26,18 @@ def child(side: str, wait: bool) -> dict[str, Any]:
     import jax.experimental.pallas
     import torch  # noqa: F401  both sides have it loaded
 
-    start = time.perf_counter()
-    if side == "ours":
-        import helion_rt
-    import_s = time.perf_counter() - start
     from . import hand_written
 
     kernels: Any = hand_written.KERNELS
+    start = time.perf_counter()
     if side == "ours":
+        import helion_rt
+
+        # `import helion_rt` itself is lazy: what a program that defines a kernel imports belongs to it.
         from helion_rt import kernels as ready_made
 
         kernels = {name: getattr(ready_made, name) for name in hand_written.KERNELS}
+    import_s = time.perf_counter() - start
     calls = {}
     for name in hand_written.KERNELS:
         arrays = hand_written.arguments(name)
@@ -95,7 +96,12 @@ def row(name: str, seen: dict[str, list[dict[str, Any]]], kernels: list[str], li
 def import_row(seen: dict[str, list[dict[str, Any]]]) -> common.Row:
     added = statistics.median(one["import_s"] for one in seen["ours"])
     return common.Row(
-        "import helion_rt", {"added to torch and jax": added}, "s", added, IMPORT_LIMIT_S, f"at most {IMPORT_LIMIT_S} s"
+        "import helion_rt, its language and kernels",
+        {"added to torch and jax": added},
+        "s",
+        added,
+        IMPORT_LIMIT_S,
+        f"at most {IMPORT_LIMIT_S} s",
     )
 
 

@@ -38,20 +38,22 @@ def compare(subject: Any, seconds: float, max_space: int) -> common.Row:
     helion_rt.wait_for_tuning()
     winner = helion_rt.Config.from_dict(helion_rt.status()[-1]["config"])
     configs = {"winner": winner, "default": space.default(), "128-blocks": subjects.fixed_blocks(space, 128)}
-    sides: dict[str, Callable[[], object]] = {
-        name: subjects.compiled(space.program, config, arrays) for name, config in configs.items()
-    }
     fastest, tried, size = _fastest(space, arrays, max_space)
-    sides |= {f"space {i}": run for i, run in enumerate(fastest)}
+    configs |= {f"space {i}": config for i, config in enumerate(fastest)}
+    # By config, not by name: where two names mean the same config, they are one side, and their ratio is 1.
+    sides: dict[str, Callable[[], object]] = {
+        repr(config): subjects.compiled(space.program, config, arrays) for config in dict.fromkeys(configs.values())
+    }
     in_jax = subjects.jax.jit(subject.in_jax)
     sides["jax.numpy"] = lambda: in_jax(*arrays).block_until_ready()
-    times = common.interleaved(sides, seconds)
-    of_space = min((name for name in sides if name.startswith("space ")), key=lambda name: statistics.median(times[name]))
-    figures = {name: value for name, value in common.medians(times).items() if not name.startswith("space ")}
-    figures["best of the space"] = statistics.median(times[of_space])
-    to_default = common.median_ratio(times, "winner", "default")
-    figures["winner to default, ratio"] = to_default
-    figures["winner to best of the space, ratio"] = common.median_ratio(times, "winner", of_space)
+    measured = common.interleaved(sides, seconds)
+    times = {name: measured[repr(config)] for name, config in configs.items()} | {"jax.numpy": measured["jax.numpy"]}
+    # The winner and the default belong to the space, whether they were among those tried or not.
+    best = min(configs, key=lambda name: statistics.median(times[name]))
+    figures = {name: statistics.median(times[name]) for name in ("winner", "default", "128-blocks", "jax.numpy")}
+    figures["best of the space"] = statistics.median(times[best])
+    to_default = figures["winner to default, ratio"] = common.median_ratio(times, "winner", "default")
+    figures["winner to best of the space, ratio"] = common.median_ratio(times, "winner", best)
     to_jax = figures["winner to jax.numpy, ratio"] = common.median_ratio(times, "winner", "jax.numpy")
     note = f"{winner}; {tried} of {size} configs of the space tried"
     if subject is subjects.MATMUL_1024:
@@ -59,20 +61,18 @@ def compare(subject: Any, seconds: float, max_space: int) -> common.Row:
     return common.Row(subject.name, figures, "ms", to_default, NEVER_SLOWER, "winner not slower than the default", note)
 
 
-def _fastest(space: Any, arrays: tuple[Any, ...], most: int) -> tuple[list[Callable[[], object]], int, int]:
-    """The ``CONFIRMED`` fastest of the space by the best of three runs; how many were tried, and how many there are."""
+def _fastest(space: Any, arrays: tuple[Any, ...], most: int) -> tuple[list[Any], int, int]:
+    """The ``CONFIRMED`` fastest configs of the space by the best of three runs; how many were tried, and how many there are."""
     from . import subjects
 
     configs = list(itertools.islice(space.configs(), 100_000))
     chosen = configs if len(configs) <= most else [configs[i * len(configs) // most] for i in range(most)]
-    seen: list[tuple[float, int, Callable[[], object]]] = []
+    seen: list[tuple[float, int]] = []
     for number, config in enumerate(chosen):
         run = subjects.compiled(space.program, config, arrays)
         run()
-        seen.append((min(_seconds(run) for _ in range(3)), number, run))
-        # Keep few: each holds a compiled program.
-        seen = sorted(seen)[:CONFIRMED]
-    return [run for _, _, run in seen], len(chosen), len(configs)
+        seen.append((min(_seconds(run) for _ in range(3)), number))
+    return [chosen[number] for _, number in sorted(seen)[:CONFIRMED]], len(chosen), len(configs)
 
 
 def _seconds(run: Callable[[], object]) -> float:

@@ -66,8 +66,8 @@ def _range(w: KernelWriter, element: TileIndex | Span, dim: WindowDim, extent: i
     if isinstance(element, Span):
         if element == Span():
             return ":" if dim.size == extent else f"0:{extent}", extent
-        bounds = [None if x is None else evaluate(x, w.plan.blocks) for x in (element.start, element.stop)]
-        start, stop, step = slice(*bounds, element.step).indices(extent)
+        first, last = (None if x is None else evaluate(x, w.plan.blocks) for x in (element.start, element.stop))
+        start, stop, step = slice(first, last, element.step).indices(extent)
         stop = max(start, stop)
         return f"{start}:{stop}" + (f":{step}" if step != 1 else ""), -(-(stop - start) // step)
     size = w.block(element.axis)

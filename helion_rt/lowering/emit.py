@@ -204,9 +204,8 @@ def _host_expression(plan: Plan, op: Op, names: dict[int, str]) -> str:
             return Tensor(names[x.id], shape, shape, plan.program.types[x.id].dtype)
         return tuple(operand(i) for i in x) if isinstance(x, tuple) else resolve(x, plan.blocks)
 
-    if op.name.startswith("hl."):
-        if op.name != "hl.dot":
-            raise PlanError(f"{op.name} outside of a tile loop", kernel=plan.program.name, file=plan.program.file, line=op.line)
+    if op.name.startswith("hl.") and op.name != "hl.dot":
+        raise PlanError(f"{op.name} outside of a tile loop", kernel=plan.program.name, file=plan.program.file, line=op.line)
     shape = shape_of(plan.program, op.results[0], plan.blocks)
     out = Result(shape, shape, plan.program.types[op.results[0]].dtype)
     return expression(op.name, [operand(a) for a in op.args], {k: operand(v) for k, v in op.kwargs}, out)

@@ -20,6 +20,7 @@ class Builder:
 
     def __init__(self, types: list[TensorType], op: Op):
         self.types, self.op = types, op
+        self.args: tuple[Any, ...] = op.args
         self.ops: list[Op] = []
 
     def type(self, ref: Arg) -> TensorType:
@@ -37,7 +38,7 @@ class Builder:
         shapes = [self.type(a).shape for a in args if isinstance(a, Ref)]
         rank = max(len(s) for s in shapes)
         padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-        shape = tuple(next((d for d in dims if d != 1), 1) for dims in zip(*padded))
+        shape = tuple(next((d for d in dims if d != 1), 1) for dims in zip(*padded, strict=True))
         first = next(self.type(a).dtype for a in args if isinstance(a, Ref))
         return self.emit(f"aten.{name}.default", args, shape, dtype or first, result, **kwargs)
 
@@ -61,12 +62,12 @@ class Builder:
         return "float32" if dtype in LOW_PRECISION else dtype
 
 
-def _kwargs(op: Op) -> dict[str, Arg]:
+def _kwargs(op: Op) -> dict[str, Any]:
     return dict(op.kwargs)
 
 
 def _softmax(b: Builder, log: bool) -> None:
-    x, dim = b.op.args[0], b.op.args[1]
+    x, dim = b.args[0], b.args[1]
     dims = (dim % len(b.type(x).shape),)
     out = b.types[b.op.results[0]].dtype
     x = b.to(x, b.wide(b.type(x).dtype))
@@ -78,10 +79,10 @@ def _softmax(b: Builder, log: bool) -> None:
 
 
 def _mean(b: Builder) -> None:
-    x, kwargs = b.op.args[0], _kwargs(b.op)
+    x, kwargs = b.args[0], _kwargs(b.op)
     rank = len(b.type(x).shape)
-    dims = reduced_dims(b.op.args[:2], kwargs, rank)
-    keepdim = bool(b.op.args[2] if len(b.op.args) > 2 else kwargs.get("keepdim", False))
+    dims = reduced_dims(b.args[:2], kwargs, rank)
+    keepdim = bool(b.args[2] if len(b.args) > 2 else kwargs.get("keepdim", False))
     out = b.types[b.op.results[0]].dtype
     wide = b.wide(out)
     total = b.reduce("sum", b.to(x, wide), dims, keepdim, wide)
@@ -102,8 +103,8 @@ def _variance(b: Builder, x: Ref, dims: tuple[int, ...], correction: Any, keepdi
 
 
 def _var(b: Builder, *, with_mean: bool) -> None:
-    x, kwargs = b.op.args[0], _kwargs(b.op)
-    dims = reduced_dims(b.op.args[:2], kwargs, len(b.type(x).shape))
+    x, kwargs = b.args[0], _kwargs(b.op)
+    dims = reduced_dims(b.args[:2], kwargs, len(b.type(x).shape))
     correction = kwargs.get("correction", 1)
     keepdim = bool(kwargs.get("keepdim", False))
     out = b.types[b.op.results[0]].dtype
@@ -115,7 +116,7 @@ def _var(b: Builder, *, with_mean: bool) -> None:
 
 
 def _layer_norm(b: Builder) -> None:
-    x, shape, weight, bias, eps = b.op.args
+    x, shape, weight, bias, eps = b.args
     rank = len(b.type(x).shape)
     dims = tuple(range(rank - len(shape), rank))
     out = b.types[b.op.results[0]].dtype
@@ -135,7 +136,8 @@ def _layer_norm(b: Builder) -> None:
 
 
 def _rms_norm(b: Builder) -> None:
-    x, shape, weight, eps = (*b.op.args, None, None)[:4]
+    x, shape = b.args[:2]
+    weight, eps = (*b.args[2:], None, None)[:2]
     rank = len(b.type(x).shape)
     dims = tuple(range(rank - len(shape), rank))
     out = b.types[b.op.results[0]].dtype
@@ -152,10 +154,10 @@ def _rms_norm(b: Builder) -> None:
 
 
 def _logsumexp(b: Builder) -> None:
-    x, kwargs = b.op.args[0], _kwargs(b.op)
+    x, kwargs = b.args[0], _kwargs(b.op)
     rank = len(b.type(x).shape)
-    dims = reduced_dims(b.op.args[:2], kwargs, rank)
-    keepdim = bool(b.op.args[2] if len(b.op.args) > 2 else kwargs.get("keepdim", False))
+    dims = reduced_dims(b.args[:2], kwargs, rank)
+    keepdim = bool(b.args[2] if len(b.args) > 2 else kwargs.get("keepdim", False))
     out = b.types[b.op.results[0]].dtype
     x = b.to(x, b.wide(out))
     top = b.reduce("amax", x, dims, True)
@@ -171,16 +173,16 @@ def _logsumexp(b: Builder) -> None:
 
 def _extreme(b: Builder, value: str, index: str) -> None:
     """``max.dim`` / ``min.dim`` (value and position), or ``max.default`` / ``max.other``."""
-    x = b.op.args[0]
-    if len(b.op.results) == 1 and len(b.op.args) == 1:
+    x = b.args[0]
+    if len(b.op.results) == 1 and len(b.args) == 1:
         b.reduce(value, x, tuple(range(len(b.type(x).shape))), False, result=b.op.results[0])
         return
     if len(b.op.results) == 1:
         name = "maximum" if value == "amax" else "minimum"
-        b.emit(f"aten.{name}.default", b.op.args[:2], b.types[b.op.results[0]].shape, b.types[b.op.results[0]].dtype, b.op.results[0])
+        b.emit(f"aten.{name}.default", b.args[:2], b.types[b.op.results[0]].shape, b.types[b.op.results[0]].dtype, b.op.results[0])
         return
-    dim = b.op.args[1] % max(1, len(b.type(x).shape))
-    keepdim = bool(b.op.args[2] if len(b.op.args) > 2 else _kwargs(b.op).get("keepdim", False))
+    dim = b.args[1] % max(1, len(b.type(x).shape))
+    keepdim = bool(b.args[2] if len(b.args) > 2 else _kwargs(b.op).get("keepdim", False))
     b.reduce(value, x, (dim,), keepdim, result=b.op.results[0])
     b.reduce(index, x, (dim,), keepdim, b.types[b.op.results[1]].dtype, b.op.results[1])
 
@@ -191,11 +193,11 @@ def _dot(b: Builder, a: Ref, c: Ref, acc: Arg) -> None:
 
 
 def _matmul(b: Builder) -> None:
-    _dot(b, b.op.args[0], b.op.args[1], None)
+    _dot(b, b.args[0], b.args[1], None)
 
 
 def _addmm(b: Builder) -> None:
-    acc, a, c = b.op.args[:3]
+    acc, a, c = b.args[:3]
     kwargs = _kwargs(b.op)
     alpha, beta = kwargs.get("alpha", 1), kwargs.get("beta", 1)
     out = b.types[b.op.results[0]]
@@ -212,15 +214,15 @@ def _addmm(b: Builder) -> None:
 
 def _addc(b: Builder, name: str) -> None:
     """``addcmul`` and ``addcdiv``."""
-    x, t1, t2 = b.op.args[:3]
+    x, t1, t2 = b.args[:3]
     out = b.types[b.op.results[0]].dtype
     product = b.like(name, t1, t2, dtype=out)
     b.emit("aten.add.Tensor", (x, product), b.types[b.op.results[0]].shape, out, b.op.results[0], alpha=_kwargs(b.op).get("value", 1))
 
 
 def _stack(b: Builder) -> None:
-    tensors = b.op.args[0]
-    dim = b.op.args[1] if len(b.op.args) > 1 else 0
+    tensors = b.args[0]
+    dim = b.args[1] if len(b.args) > 1 else 0
     out = b.types[b.op.results[0]]
     dim = dim % len(out.shape)
     shape = tuple(1 if i == dim else d for i, d in enumerate(out.shape))

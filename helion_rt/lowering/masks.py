@@ -54,7 +54,7 @@ def _of(x: Arg, tags: dict[int, Tags]) -> Tags:
 
 def _broadcast(parts: Sequence[Tags], rank: int) -> Tags:
     padded = [(NONE,) * (rank - len(p)) + tuple(p) for p in parts]
-    return tuple(frozenset().union(*dims) for dims in zip(*padded)) if padded else (NONE,) * rank
+    return tuple(frozenset().union(*dims) for dims in zip(*padded, strict=True)) if padded else (NONE,) * rank
 
 
 def _tags(

@@ -235,7 +235,9 @@ class Kernel:
                 elif isinstance(leaf, jax.Array):
                     kinds.add("jax")
                 elif isinstance(leaf, jax.ShapeDtypeStruct):
-                    raise InputError(f"argument '{name}' is a jax.ShapeDtypeStruct, which has no values", hint=f"use {self.name}.lower(...)")
+                    raise InputError(
+                        f"argument '{name}' is a jax.ShapeDtypeStruct, which has no values", hint=f"use {self.name}.lower(...)"
+                    )
         if len(kinds) == 2:
             raise InputError("torch tensors and JAX arrays in one call", hint="convert one kind, e.g. with torch.from_dlpack(array)")
 

@@ -23,7 +23,7 @@ ITEM_BYTES = {"bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float1
 
 @dataclass(slots=True)
 class Work:
-    """What a config makes the machine do: flops (padding counted), HBM bytes, inner steps of all loops."""
+    """What a config makes the machine do: flops (padding counted), HBM bytes, steps of all loops, outer and inner."""
 
     flops: float = 0.0
     bytes: float = 0.0
@@ -36,12 +36,10 @@ def work(program: Program, config: Config) -> Work:
     sizes = program.block_sizes(tuple(config.get("block_sizes") or ()))
     total = Work()
     for launch in program.launches:
-        before = total.steps
         _walk(program, launch, sizes, 1.0, (), total)
         grid = _trips(program, launch.args[0], sizes)
         held = {ref.id for op in _ops(launch.regions[0]) if op.name in ("hl.load", "hl.store") for ref in inputs_of(op)[:1]}
         total.array_bytes += grid * sum(_bytes(program, i, sizes) for i in held)
-        total.steps = max(total.steps, before + grid)
     return total
 
 

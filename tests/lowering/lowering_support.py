@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import torch
 
 from helion_rt.capture import capture
 from helion_rt.program.ir import Program
-from helion_rt.program.signature import TensorFact
+from helion_rt.program.signature import ScalarFact, TensorFact
 
 TOLERANCE = {"float32": 2e-5, "bfloat16": 2e-2, "int32": 0.0}
 TORCH = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int32": torch.int32}
@@ -45,11 +46,7 @@ def to_jax(tensor: torch.Tensor) -> jnp.ndarray:
 
 
 def program_of(fn: Callable[..., object], case: Case, dtype: str) -> Program:
-    import inspect
-
     defaults = [p.default for p in list(inspect.signature(fn).parameters.values())[len(case.shapes) :]]
-    from helion_rt.program.signature import ScalarFact
-
     facts = (*(TensorFact(shape, dtype) for shape in case.shapes), *(ScalarFact("float") for _ in defaults))
     return capture(fn, facts, (*(None for _ in case.shapes), *defaults))
 
@@ -59,7 +56,7 @@ def check(outputs: Sequence[object], case: Case, tensors: Sequence[torch.Tensor]
     wanted = case.expected(*(t.double() if t.is_floating_point() else t for t in tensors))
     wanted = wanted if isinstance(wanted, tuple) else (wanted,)
     assert len(outputs) >= len(wanted)
-    for got, want in zip(outputs, wanted):
+    for got, want in zip(outputs, wanted, strict=False):
         array = np.asarray(got, dtype=np.float64)
         assert array.shape == tuple(want.shape)
         scale = max(1.0, float(want.abs().max())) if want.numel() else 1.0

@@ -7,16 +7,14 @@ import sys
 
 import jax
 import pytest
+import sample_kernels
 import torch
 from lowering_support import Case, check, inputs, program_of, to_jax
-from jax.experimental.pallas import tpu as pltpu
 
 from helion_rt import lowering, targets
 from helion_rt.config import Config, LoopStrategy
 from helion_rt.exc import PlanError
 from helion_rt.tuning.space import Space
-
-import sample_kernels
 
 CPU = targets.get("cpu")
 TPUS = ("v5e", "v6e", "tpu7x")
@@ -121,12 +119,11 @@ def test_every_strategy_is_right_in_the_tpu_interpreter(case: Case, dtype: str) 
     program = _program(case, dtype)
     extra = [jax.numpy.float32(1e-5)] * (len(program.array_params) - len(tensors))
     target = targets.get("tpu7x")
-    interpret = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan")
     strategies = _strategies(program, target)
     assert strategies
     for strategy in strategies:
-        run = jax.jit(lowering.build(program, _config(program, strategy), target, interpret=interpret))
-        check(run(*map(to_jax, tensors), *extra), case, tensors, dtype)
+        outputs = lowering.lower(program, _config(program, strategy), target).interpret(*map(to_jax, tensors), *extra)
+        check(outputs, case, tensors, dtype)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from helion_rt.database import EvidenceKind, open_local
 
 ROOT = str(Path(helion_rt.__file__).parent.parent)
 
-KERNELS = '''
+KERNELS = """
 import torch
 import helion_rt as helion
 import helion_rt.language as hl
@@ -25,13 +25,13 @@ def double(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
     for tile in hl.tile(out.size()):
         out[tile] = x[tile] * by
     return out
-'''
+"""
 
-MANIFEST = '''
+MANIFEST = """
 [[kernels]]
 kernel = "my_kernels.py:double"
 args = [{ shape = [64, 128], dtype = "float32" }, { value = 3.0 }]
-'''
+"""
 
 
 @pytest.fixture

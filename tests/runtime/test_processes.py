@@ -52,10 +52,14 @@ def alive(pid):
         return False
 
 
-def until(condition, seconds):
-    """Wait for ``condition()``; its value, falsy if ``seconds`` were not enough."""
+def all_gone(pids):
+    return not any(map(alive, pids))
+
+
+def until(condition, seconds, *args):
+    """Wait for ``condition(*args)``; its value, falsy if ``seconds`` were not enough."""
     end = time.monotonic() + seconds
-    while not (value := condition()) and time.monotonic() < end:
+    while not (value := condition(*args)) and time.monotonic() < end:
         time.sleep(0.05)
     return value
 
@@ -125,11 +129,11 @@ def test_kill_9_in_a_tune_leaves_a_cache_that_opens_and_no_orphan(tmp_path):
         process = start(cache, "hang", seconds="20")
         assert process.stdout is not None
         assert json.loads(process.stdout.readline())["right"]
-        workers = until(lambda: workers_of(process.pid), 60)
+        workers = until(workers_of, 60, process.pid)
         time.sleep(moments.uniform(0, 4))
         process.kill()
         process.communicate()
-        assert workers and until(lambda: not any(map(alive, workers)), 10)
+        assert workers and until(all_gone, 10, workers)
         tier = open_local(cache)
         for record in tier.records():
             assert record.kernel == "matmul"
@@ -143,7 +147,7 @@ def test_exit_while_tuning_is_clean_and_leaves_no_orphan(tmp_path):
     process = start(tmp_path / "cache", "leave", seconds="60")  # leaves when its standard input ends
     assert process.stdout is not None and process.stdin is not None
     assert json.loads(process.stdout.readline())["right"]
-    workers = until(lambda: workers_of(process.pid), 60)
+    workers = until(workers_of, 60, process.pid)
     assert workers
     process.stdin.close()
     process.stdin = None
@@ -159,7 +163,7 @@ def test_exit_while_tuning_is_clean_and_leaves_no_orphan(tmp_path):
 @pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
 def test_a_worker_killed_in_a_candidate_is_a_verdict_and_another_one_goes_on(tmp_path):
     process = start(tmp_path / "cache", "wait", seconds="20")
-    (first, *_) = until(lambda: workers_of(process.pid), 120)
+    (first, *_) = until(workers_of, 120, process.pid)
     time.sleep(6)  # somewhere in its work
     os.kill(first, signal.SIGKILL)
     report, err = finish(process)
