@@ -28,6 +28,7 @@ TPU_FIRST_BLOCK = 512
 # A block smaller than this is never better than the same block at this size on any target we know.
 SMALLEST_BLOCK = 8
 MAX_SHRINKS = 64
+MAX_TRIED = 4096
 
 # What to try first. On the CPU the pipeline does not run and a straight line of code is what XLA likes best; on a TPU
 # `grid` has no bubble between outer steps and no limit on the length of the loop.
@@ -125,6 +126,10 @@ class Space:
             if smaller is None:
                 break
             blocks = smaller
+        # Shrinking all alike can step over the legal ones, e.g. where one block must divide and another must be whole.
+        for config in itertools.islice(self.unchecked(), MAX_TRIED):
+            if self.is_legal(config):
+                return config
         raise last or PlanError(
             "no config of this kernel fits", kernel=self.program.name, file=self.program.file, line=self.program.first_line
         )
