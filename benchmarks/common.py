@@ -86,6 +86,8 @@ def fresh_process(module: str, *arguments: str, cache: Path, **environment: str)
         RuntimeError: it failed, or said nothing; with what it wrote to standard error.
     """
     env = {**os.environ, "JAX_PLATFORMS": "cpu", "HELION_RT_CACHE_DIR": str(cache), **environment}
+    # An installed package has its bytecode on disk; where Python is told not to write any, ours alone would be compiled anew.
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-m", module, *arguments]
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=600, check=False)
     lines = done.stdout.strip().splitlines()

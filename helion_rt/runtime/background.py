@@ -50,9 +50,6 @@ class Tuner:
         """Take on a slot: its program is stored, and it is tuned if it wants to be."""
         if self._pid != os.getpid():  # a forked child: the thread and the worker are its parent's
             self.__init__()
-        if not slot.aliases and not slot.wants_tuning:
-            slot.done.set()
-            return
         with self._change:
             if self._stopping:
                 slot.tuning = Tuning.OFF

@@ -187,9 +187,13 @@ class Kernel:
 
     def submit(self, slot: Slot) -> None:
         """Hand a new slot to the tuner, once. In background mode after the first call, so that it never waits for anything."""
-        if not slot.submitted:
-            slot.submitted = True
+        if slot.submitted:
+            return
+        slot.submitted = True
+        if slot.aliases or slot.wants_tuning:
             _late("helion_rt.runtime.background").tuner.submit(slot)
+        else:
+            slot.done.set()  # a warm process has nothing to store and nothing to tune: no thread, no import
 
     def _slot(self, bound: tuple[Any, ...]) -> tuple[Slot, Family]:
         """The slot of these arguments, made if it is new."""
