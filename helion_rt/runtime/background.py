@@ -136,9 +136,13 @@ class Tuner:
         with self._change:
             slots = list(self._unstored)
         for slot in slots:
-            data = codec.encode(slot.program)
-            for alias in slot.aliases:
-                slot.tier.put_program(alias, data)
+            try:
+                data = codec.encode(slot.program)
+                for alias in slot.aliases:
+                    slot.tier.put_program(alias, data)
+            except Exception as error:  # the next process captures again; this thread must live on
+                counters.tuner_errors += 1
+                logger.warning("the program of kernel %s is not stored: %s: %s", slot.kernel.name, type(error).__name__, error)
         if slots:
             with self._change:
                 self._unstored = [s for s in self._unstored if s not in slots]

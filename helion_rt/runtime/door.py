@@ -19,9 +19,12 @@ from helion_rt.exc import InputError
 if TYPE_CHECKING:
     import torch
 
-REFUSED = frozenset({"float64", "complex32", "complex64", "complex128"})
-WIDE = {"int64": np.int32, "uint64": np.uint32}
-WIDE_DTYPES = frozenset({np.dtype("int64"), np.dtype("uint64")})
+# What a kernel takes. int64 travels as int32; there are no other 64-bit values, and no wide unsigned ones, on a TPU.
+TAKEN = frozenset(
+    "bool uint8 int8 int16 int32 int64 float16 bfloat16 float32 float8_e4m3fn float8_e5m2".split()
+)  # fmt: skip
+WIDE = "int64"
+WIDE_DTYPE = np.dtype(WIDE)
 
 
 def is_torch(value: object) -> bool:
@@ -40,11 +43,26 @@ def torch_dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def dtype_name(value: Any) -> str:
+    """The dtype's name of an array of any kind; NumPy's names where torch and NumPy agree on one."""
+    return torch_dtype_name(value.dtype) if is_torch(value) else getattr(value.dtype, "name", str(value.dtype))
+
+
 def check_dtype(name: str, dtype: str) -> None:
     """Raise ``InputError`` for a dtype that no target computes in."""
-    if dtype in REFUSED:
-        hint = "convert it with .float(), or .to(torch.bfloat16)" if dtype == "float64" else "pass real and imaginary parts as two tensors"
-        raise InputError(f"argument '{name}' is {dtype}: a kernel takes floats of at most 32 bits, integers and bool", hint=hint)
+    if dtype not in TAKEN:
+        raise InputError(
+            f"argument '{name}' is {dtype}: a kernel takes floats of at most 32 bits, signed integers, uint8 and bool",
+            hint=_instead(dtype),
+        )
+
+
+def _instead(dtype: str) -> str:
+    if dtype.startswith("complex"):
+        return "pass real and imaginary parts as two tensors"
+    if dtype.startswith("uint"):
+        return "convert it to int32, if its values fit"
+    return "convert it to float32 or bfloat16" if dtype == "float64" else f"a kernel takes {', '.join(sorted(TAKEN))}"
 
 
 def check_tensor(tensor: torch.Tensor, name: str) -> None:
@@ -54,6 +72,8 @@ def check_tensor(tensor: torch.Tensor, name: str) -> None:
             f"argument '{name}' is on device '{tensor.device}', expected a CPU tensor",
             hint="a meta tensor has no values: use kernel.lower(...)" if tensor.device.type == "meta" else f"pass {name}.cpu()",
         )
+    if tensor.is_nested:
+        raise InputError(f"argument '{name}' is a nested tensor, expected a dense one", hint=f"pass {name}.to_padded_tensor(0.0)")
     if tensor.layout is not sys.modules["torch"].strided:
         raise InputError(f"argument '{name}' is a {tensor.layout} tensor, expected a dense one", hint=f"pass {name}.to_dense()")
     check_dtype(name, torch_dtype_name(tensor.dtype))
@@ -80,31 +100,29 @@ def from_torch(tensor: torch.Tensor, name: str) -> jax.Array:
 def from_numpy(array: np.ndarray, name: str) -> jax.Array:
     """A JAX array of a NumPy array (a copy). Raises ``InputError``."""
     check_dtype(name, array.dtype.name)
-    wide = WIDE.get(array.dtype.name)
-    if wide is not None:
+    if array.dtype.name == WIDE:
         if array.size:
-            check_range(name, int(array.min()), int(array.max()), wide)
-        array = array.astype(wide)
-    return jax.numpy.array(array)
+            check_range(name, int(array.min()), int(array.max()))
+        array = array.astype(np.int32)
+    return jax.numpy.array(array.astype(array.dtype.newbyteorder("="), copy=False))
 
 
 def from_jax(array: jax.Array, name: str) -> jax.Array:
     """A JAX array as an executable takes it: 64-bit integers (with x64 on) in 32 bits. Raises ``InputError``."""
     check_dtype(name, array.dtype.name)
-    wide = WIDE.get(array.dtype.name)
-    if wide is None:
+    if array.dtype != WIDE_DTYPE:
         return array
     if array.size:
-        check_range(name, int(array.min()), int(array.max()), wide)
-    return array.astype(wide)
+        check_range(name, int(array.min()), int(array.max()))
+    return array.astype(np.int32)
 
 
-def check_range(name: str, low: int, high: int, dtype: Any = np.int32) -> None:
-    """Raise ``InputError`` unless the integers from ``low`` to ``high`` fit ``dtype``."""
-    limits = np.iinfo(dtype)
+def check_range(name: str, low: int, high: int) -> None:
+    """Raise ``InputError`` unless the integers from ``low`` to ``high`` fit int32."""
+    limits = np.iinfo(np.int32)
     if low < limits.min or high > limits.max:
         raise InputError(
-            f"argument '{name}' holds 64-bit integers from {low} to {high}, which do not fit {np.dtype(dtype).name}",
+            f"argument '{name}' holds 64-bit integers from {low} to {high}, which do not fit int32",
             hint="a TPU has no 64-bit integers; only values that fit 32 bits can be passed",
         )
 
@@ -143,7 +161,10 @@ def _pointer(array: jax.Array) -> int:
     return array.unsafe_buffer_pointer() if array.size and len(array.devices()) == 1 else 0
 
 
-def write_back(original: torch.Tensor, new: torch.Tensor) -> None:
-    """Give a tensor that the kernel wrote in place its new contents."""
-    with sys.modules["torch"].no_grad():
-        original.copy_(new)
+def write_back(original: torch.Tensor, new: torch.Tensor, name: str) -> None:
+    """Give a tensor that the kernel wrote in place its new contents. Raises ``InputError`` if torch does not let it be written."""
+    try:
+        with sys.modules["torch"].no_grad():
+            original.copy_(new)
+    except RuntimeError as error:
+        raise InputError(f"argument '{name}', which the kernel writes, cannot be written: {error}", hint=f"pass {name}.clone()") from error

@@ -67,6 +67,8 @@ def _classify(kind: type) -> Callable[[Any], Any]:
         return lambda a: (kind, *map(_hot_part, a))
     if door.is_torch_type(kind):
         return lambda a: (kind, a.shape, a.dtype)
+    if issubclass(kind, float):  # np.float64
+        return lambda a: kind
     return lambda a: (kind, a)  # by value; what is not hashable raises TypeError at the look-up
 
 
@@ -81,7 +83,7 @@ _PARTS: dict[type, Callable[[Any], Any]] = {int: lambda v: int, float: lambda v:
 def fact_of(name: str, value: Any) -> Fact:
     """The fact of one argument. Raises ``InputError`` for what a kernel cannot take."""
     if is_array(value):
-        dtype = door.torch_dtype_name(value.dtype) if door.is_torch(value) else np.dtype(value.dtype).name
+        dtype = door.dtype_name(value)
         door.check_dtype(name, dtype)
         return TensorFact(tuple(value.shape), dtype)
     if value is None or isinstance(value, (bool, str)):
@@ -154,6 +156,12 @@ def check_int(name: str, value: int) -> None:
     """Raise ``InputError`` for an integer that a 32-bit device value cannot hold."""
     if not INT32.min <= value <= INT32.max:
         raise InputError(f"argument '{name}' is {value}, which does not fit int32", hint="use hl.specialize if it is a size or a constant")
+
+
+def narrow_number(value: float) -> np.generic:
+    """A Python number in the 32 bits that it has in a program; a float that is too large is infinite, as everywhere."""
+    with np.errstate(over="ignore"):
+        return np.int32(value) if isinstance(value, int) else np.float32(value)
 
 
 def specialise(facts: Fact, values: Any, paths: Sequence[tuple[int | str, ...]], here: tuple[int, ...] = ()) -> Fact:

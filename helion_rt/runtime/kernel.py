@@ -6,7 +6,7 @@ import functools
 import inspect
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -91,7 +91,7 @@ class Kernel:
             args = self.bound(*args, **kwargs)
         try:
             route = self._routes.get(call_facts.hot_key(args))
-        except (KeyError, TypeError):  # tracers, and what cannot be hashed
+        except (KeyError, TypeError, RuntimeError):  # tracers, what cannot be hashed, torch's nested tensors
             route = None
         if route is None:
             return self._first_call(args)
@@ -128,7 +128,10 @@ class Kernel:
                 return (*args, *(kwargs[n] if n in kwargs else self._defaults[n] for n in self._names[len(args) :]))
             except KeyError:
                 pass  # an argument is missing: inspect says it best
-        return call_facts.bind(self._signature, self.name, args, kwargs)
+        try:
+            return call_facts.bind(self._signature, self.name, args, kwargs)
+        except InputError as error:
+            raise self._placed(error) from None
 
     def facts(self, bound: Sequence[Any]) -> tuple[Fact, ...]:
         """The facts of bound arguments. Raises ``InputError`` for what a kernel cannot take."""
@@ -146,12 +149,14 @@ class Kernel:
         program, chosen, aimed = self._at(args, kwargs, target, config)
         return _late("helion_rt.lowering").generate(program, chosen, aimed)
 
-    def forget(self, slot: Slot) -> None:
-        """Drop a slot, with its executables; the next call makes it anew."""
+    def forget(self, slots: Collection[Slot]) -> None:
+        """Drop slots, with their executables and all that leads to them; the next call makes them anew."""
+        gone = set(map(id, slots))
         with self._lock:
             for family in self._families.values():
-                family.slots = {k: s for k, s in family.slots.items() if s is not slot}
-            self._routes = {k: r for k, r in self._routes.items() if r.slot is not slot}
+                family.slots = {k: s for k, s in family.slots.items() if id(s) not in gone}
+            self._families = {facts: family for facts, family in self._families.items() if family.slots}
+            self._routes = {k: r for k, r in self._routes.items() if id(r.slot) not in gone and r.family.slots}
 
     def _at(self, args: Any, kwargs: Any, target: Any, config: Config | None) -> tuple[Program, Config, Target]:
         prepare, targets = _late("helion_rt.runtime.prepare"), _late("helion_rt.targets")
@@ -178,8 +183,9 @@ class Kernel:
         try:
             if any(isinstance(leaf, Tracer) for leaf in call_facts.leaves_of(bound)):
                 serving = slot.serving
+                arrays = self._arrays(slot, bound)
                 serving.tally.calls += 1
-                return _for_jax(slot.program, serving.function(*self._arrays(slot, bound)))
+                return _for_jax(slot.program, serving.function(*arrays))
             self._remember(bound, slot, family)
             return self._through_door(slot, bound)
         finally:
@@ -187,9 +193,10 @@ class Kernel:
 
     def submit(self, slot: Slot) -> None:
         """Hand a new slot to the tuner, once. In background mode after the first call, so that it never waits for anything."""
-        if slot.submitted:
-            return
-        slot.submitted = True
+        with self._lock:
+            if slot.submitted:
+                return
+            slot.submitted = True
         if slot.aliases or slot.wants_tuning:
             _late("helion_rt.runtime.background").tuner.submit(slot)
         else:
@@ -202,6 +209,7 @@ class Kernel:
         with self._lock:
             family = self._families.setdefault((facts, prepare.numerics()), Family())
             slot = family.find(bound)
+            new = slot is None
             if slot is None:
                 slot = prepare.make_slot(self, bound)
                 paths = prepare.static_paths(slot.program, facts)
@@ -211,7 +219,8 @@ class Kernel:
                     family.paths, family.slots = tuple(sorted({*family.paths, *paths}, key=repr)), {}
                     self._routes = {k: r for k, r in self._routes.items() if r.family is not family}
                 family.slots[tuple(call_facts.stable(call_facts.at(bound, path)) for path in family.paths)] = slot
-                registry.add(slot)
+        if new:
+            registry.add(slot)  # without the lock: it may make another kernel, with a lock of its own, forget slots
         return slot, family
 
     def _remember(self, bound: tuple[Any, ...], slot: Slot, family: Family) -> None:
@@ -250,24 +259,35 @@ class Kernel:
 
     def _arrays(self, slot: Slot, args: Sequence[Any]) -> list[Any]:
         """What the executable takes. Raises ``InputError`` for values that the device cannot hold."""
-        return [_enter(p.name, p.kind, call_facts.at(args, p.path)) for p in slot.program.array_params]
-
-    def _through_door(self, slot: Slot, args: tuple[Any, ...]) -> Any:
         try:
-            arrays = self._arrays(slot, args)
+            return [_enter(p.name, p.kind, call_facts.at(args, p.path)) for p in slot.program.array_params]
         except InputError as error:
             raise self._placed(error) from None
+
+    def _through_door(self, slot: Slot, args: tuple[Any, ...]) -> Any:
+        arrays = self._arrays(slot, args)
+        torch_side = any(map(door.is_torch, call_facts.leaves_of(args)))
         serving = slot.serving
         serving.tally.calls += 1
         try:
             out = serving.executable(*arrays)
-            torch_side = any(map(door.is_torch, call_facts.leaves_of(args)))
-            return _for_torch(slot.program, args, arrays, out) if torch_side else _for_jax(slot.program, out)
+            if torch_side:
+                jax.block_until_ready(out)  # a failure of the device shows here
         except Exception as error:
             return self._rescue(slot, serving, args, arrays, error)
+        if not torch_side:
+            return _for_jax(slot.program, out)
+        try:
+            return _for_torch(slot.program, args, arrays, out)
+        except InputError as error:
+            raise self._placed(error) from error.__cause__
 
     def _rescue(self, slot: Slot, serving: Serving, args: tuple[Any, ...], arrays: Sequence[Any], error: Exception) -> Any:
         """A call whose executable failed: arrays that live elsewhere are the caller's right, the rest goes to the reference path."""
+        if jax.config.jax_disable_jit:  # no executable runs then; what it computes is not Python that anybody could step through
+            serving.tally.calls -= 1
+            with jax.disable_jit(False):
+                return self(*args)
         if any(getattr(a, "is_deleted", bool)() for a in arrays):
             raise error
         default = {jax.local_devices()[0]}
@@ -287,17 +307,18 @@ class Kernel:
 def _is_as_is(kind: ArgKind, value: Any) -> bool:
     """Does an executable take it without a look at its value? Integers are checked to fit 32 bits, 64-bit arrays too."""
     if kind is ArgKind.SCALAR:
-        return isinstance(value, float)
-    return isinstance(value, jax.Array) and value.dtype not in door.WIDE_DTYPES
+        return isinstance(value, float) and not jax.config.jax_enable_x64
+    return isinstance(value, jax.Array) and value.dtype != door.WIDE_DTYPE
 
 
 def _enter(name: str, kind: ArgKind, value: Any) -> Any:
     if kind is ArgKind.SCALAR:
         if isinstance(value, int):
             call_facts.check_int(name, value)
-        return value
+        # With x64 on JAX would make 64 bits of a Python number.
+        return call_facts.narrow_number(value) if jax.config.jax_enable_x64 else value
     if isinstance(value, Tracer):
-        if value.dtype in door.WIDE_DTYPES:
+        if value.dtype == door.WIDE_DTYPE:
             raise InputError(
                 f"argument '{name}' is {value.dtype} under a JAX transformation: its values cannot be checked", hint="pass .astype('int32')"
             )
@@ -328,7 +349,7 @@ def _for_torch(program: Program, args: Sequence[Any], arrays: Sequence[Any], out
     written = {}
     for (index, ref), new in zip(program.mutated, tensors[returned:], strict=True):
         original = call_facts.at(args, program.params[index].path)
-        door.write_back(original, new)
+        door.write_back(original, new, program.params[index].name)
         written[ref.id] = original
     # A kernel that returns the argument it wrote returns that very tensor.
     return _fill(program.outputs, iter([written.get(ref.id, t) for ref, t in zip(refs[:returned], tensors, strict=False)]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -14,11 +15,11 @@ from helion_rt import targets
 from helion_rt.capture.alias import alias
 from helion_rt.config import Config
 from helion_rt.database import Key, LocalTier, Record, Status, open_local
-from helion_rt.exc import ConfigError, HelionError, HelionRtWarning, PlanError
+from helion_rt.exc import CaptureError, ConfigError, HelionError, HelionRtWarning, InputError, PlanError
 from helion_rt.program import codec
 from helion_rt.program.fingerprint import fingerprint
-from helion_rt.program.ir import ArgKind, Program
-from helion_rt.program.signature import Fact, ScalarFact
+from helion_rt.program.ir import ArgKind, Param, Program, TensorType
+from helion_rt.program.signature import Fact, ScalarFact, TensorFact
 from helion_rt.settings import Settings, TuneMode
 from helion_rt.targets import Target
 from helion_rt.tuning import executable, inputs
@@ -70,16 +71,18 @@ class Found:
     aliases: tuple[str, ...]
 
 
-def find_program(kernel: Kernel, facts: tuple[Fact, ...], values: tuple[Any, ...], settings: Settings, tier: LocalTier) -> Found:
-    """The program of a signature: from the database by its alias, else captured. Raises ``CaptureError``."""
-    general = None if facts_of_call.has_unstable(facts) else alias(kernel.fn, facts)
-    if general is not None:
-        program = _stored(tier, general)
+def find_program(
+    kernel: Kernel, facts: tuple[Fact, ...], values: tuple[Any, ...], settings: Settings, tier: LocalTier, stored: bool = True
+) -> Found:
+    """The program of a signature: from the database by its alias (unless ``stored`` is False), else captured. Raises ``CaptureError``."""
+    general = None if facts_of_call.has_unstable(facts) else alias(kernel.fn, facts, settings)
+    if general is not None and stored:
+        program = _stored(tier, general, facts)
         if program is not None and _fits(program, facts, values):
             return Found(program, False, ())
         if program is not None:  # another value of a scalar that the program is specialised to
-            special = alias(kernel.fn, _specialised(program, facts, values))
-            program = _stored(tier, special) if special is not None else None
+            special = alias(kernel.fn, _specialised(program, facts, values), settings)
+            program = _stored(tier, special, facts) if special is not None else None
             if program is not None and _fits(program, facts, values):
                 return Found(program, False, ())
     # Here and not above: a warm process needs neither torch's tracing machinery nor the time to import it.
@@ -89,20 +92,38 @@ def find_program(kernel: Kernel, facts: tuple[Fact, ...], values: tuple[Any, ...
     program = capture(kernel.fn, facts, values, settings=settings, kernel_name=kernel.name)
     if general is None:
         return Found(program, True, ())
-    special = alias(kernel.fn, _specialised(program, facts, values))
+    special = alias(kernel.fn, _specialised(program, facts, values), settings)
     return Found(program, True, tuple(dict.fromkeys(a for a in (general, special) if a is not None)))
 
 
-def _stored(tier: LocalTier, name: str) -> Program | None:
+def _stored(tier: LocalTier, name: str, facts: tuple[Fact, ...]) -> Program | None:
     data = tier.get_program(name)
     if data is None:
         return None
     try:
-        return codec.decode(data)
+        program = codec.decode(data)
+        for param in program.params:
+            _check_param(program, param, facts)
     except ValueError as error:
-        logger.info("a stored program cannot be read and is captured again: %s", error)
+        logger.info("a stored program cannot be used and is captured again: %s", error)
         counters.bad_programs += 1
         return None
+    return program
+
+
+def _check_param(program: Program, param: Param, facts: tuple[Fact, ...]) -> None:
+    """Raise ``ValueError`` unless a parameter of a stored program is one of a call with these facts."""
+    try:
+        fact = facts_of_call.at(facts, param.path)
+    except (LookupError, TypeError) as error:
+        raise ValueError(f"its parameter {param.name} has no argument") from error
+    kind = program.types[param.value] if param.value is not None else None
+    if isinstance(fact, TensorFact):
+        right = param.kind is ArgKind.TENSOR and kind == TensorType(fact.shape, fact.dtype)
+    else:
+        right = param.kind is ArgKind.STATIC or (param.kind is ArgKind.SCALAR and isinstance(fact, ScalarFact))
+    if not right:
+        raise ValueError(f"its parameter {param.name} is {param.kind.value} {kind}, the argument {fact}")
 
 
 def static_paths(program: Program, facts: tuple[Fact, ...]) -> tuple[tuple[int | str, ...], ...]:
@@ -134,20 +155,40 @@ def signature_of(program: Program) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def find(kernel: Kernel, bound: tuple[Any, ...], target: Target) -> tuple[Found, Key, LocalTier, Settings]:
+def key_of(program: Program, target: Target, configs: Sequence[Config]) -> Key:
+    """The database key. ``configs`` are the only ones the user allows: what is best of them is a question of its own."""
+    allowed = ("configs", *sorted(repr(sorted(config.to_dict().items())) for config in configs)) if configs else ()
+    return Key(fingerprint(program), (*signature_of(program), *allowed), f"{program.numerics};{numerics()}", target.key())
+
+
+def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = True) -> tuple[Found, Key, LocalTier, Settings]:
     """The program of bound arguments, its database key, and where records are. Raises ``CaptureError`` and ``InputError``."""
     settings = kernel.settings
     jaxcache.set_up(settings.cache_dir)
     tier = tier_in(settings.cache_dir)
-    found = find_program(kernel, kernel.facts(bound), tuple(map(facts_of_call.values_of, bound)), settings, tier)
-    key = Key(fingerprint(found.program), signature_of(found.program), f"{found.program.numerics};{numerics()}", target.key())
-    return found, key, tier, settings
+    found = find_program(kernel, kernel.facts(bound), tuple(map(facts_of_call.values_of, bound)), settings, tier, stored)
+    return found, key_of(found.program, target, kernel.configs), tier, settings
 
 
 def make_slot(kernel: Kernel, bound: tuple[Any, ...]) -> Slot:
     """Everything the first call of a signature needs. Raises what is the caller's own fault, and nothing else."""
+    captures = counters.captures
+    try:
+        return _make_slot(kernel, bound, stored=True)
+    except (CaptureError, InputError, ConfigError):
+        raise
+    except Exception as error:
+        if counters.captures != captures:
+            raise
+        # The codec has let a stored program pass that means nothing: like any damaged entry it is a miss.
+        logger.warning("kernel %s: its stored program does not work and is captured again: %s", kernel.name, error)
+        counters.bad_programs += 1
+        return _make_slot(kernel, bound, stored=False)
+
+
+def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
     target = targets.detect()
-    found, key, tier, settings = find(kernel, bound, target)
+    found, key, tier, settings = find(kernel, bound, target, stored)
     program = found.program
     space = Space(program, target, kernel.configs)
     leaves = [facts_of_call.concrete(facts_of_call.at(bound, p.path)) for p in program.array_params]
@@ -203,13 +244,15 @@ def _serve_record(slot: Slot, record: Record | None) -> bool:
 def adopt(slot: Slot, record: Record) -> bool:
     """Serve the config of ``record``. False if it cannot be used here: of another space, not allowed by the user, does not compile."""
     evidence = evidence_dict(record)
+    if record.space_version != SPACE_VERSION:
+        return False
     if record.status is Status.NO_CANDIDATE:
         if not hasattr(slot, "serving"):
             serve_default(slot, evidence)
         return True
     try:
         config = Config.from_dict(record.config)
-        if record.space_version != SPACE_VERSION or (slot.space.only and config not in (*slot.space.only, slot.space.default())):
+        if slot.space.only and config not in (*slot.space.only, slot.space.default()):
             return False
         slot.space.check(config)
         serve(slot, config, Origin.RECORD, evidence)

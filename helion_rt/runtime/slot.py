@@ -134,8 +134,8 @@ class Registry:
                 dropped = set(map(id, gone))
                 self._slots = [s for s in self._slots if id(s) not in dropped]
                 self.evicted += len(gone)
-        for other in gone:
-            other.kernel.forget(other)
+        for kernel in {id(s.kernel): s.kernel for s in gone}.values():
+            kernel.forget([s for s in gone if s.kernel is kernel])
 
     def drop(self, slot: Slot) -> None:
         """Forget a slot that can no longer be reached."""

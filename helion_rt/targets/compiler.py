@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..exc import CompileError
-from .target import Target
+from .target import Target, detect
 
 if TYPE_CHECKING:
     import jax
@@ -44,8 +44,8 @@ def prepare_environment() -> None:
 def aim(target: Target) -> jax.sharding.Sharding:
     """A sharding on one device of ``target``, for ``jit``'s ``in_shardings`` and ``out_shardings``; made once a process.
 
-    For a TPU the device is a described one and need not exist: what is compiled for it cannot be run. Raises
-    ``CompileError`` if libtpu is missing or refuses.
+    The device is the machine's own where that is a ``target``. Else it is a described one that need not exist: what is
+    compiled for it cannot be run. Raises ``CompileError`` if libtpu is missing or refuses.
     """
     with _lock:  # two threads may ask at once; describing a topology twice would load libtpu twice
         if target not in _aimed:
@@ -73,12 +73,29 @@ def lower_for(fn: Callable[..., Any], specs: Sequence[Any], target: Target, *, k
 
 def compile_lowered(lowered: jax.stages.Lowered, target: Target, *, kernel: str | None = None) -> jax.stages.Compiled:
     """Compiles what ``lower_for`` gave. Raises ``CompileError`` with the compiler's own reason."""
-    if target.is_tpu:
+    if not target.is_tpu:
+        uncached: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    else:
         prepare_environment()
+        uncached = _uncached()
     try:
-        return lowered.compile()
+        with uncached:
+            return lowered.compile()
     except Exception as error:
         raise _refused(error, target, kernel) from error
+
+
+def _uncached() -> contextlib.AbstractContextManager[Any]:
+    """Nothing that is compiled inside is kept in JAX's persistent cache.
+
+    An executable for a chip that is not there cannot be loaded again: JAX would store it, and warn at every later read.
+    """
+    try:
+        from jax._src.config import persistent_cache_min_compile_time_secs as threshold
+
+        return threshold(float("inf"))
+    except (ImportError, TypeError):  # another JAX: the warning is harmless
+        return contextlib.nullcontext()
 
 
 def compile_for(
@@ -144,6 +161,8 @@ def _describe(target: Target) -> jax.sharding.Sharding:
             target=target.name,
             hint="pip install libtpu (it has wheels for Linux x86-64 only)",
         )
+    if has_chips() and detect() == target:
+        return jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
     from jax.experimental import topologies
 
     prepare_environment()

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from helion_rt import lowering
 from helion_rt.config import Config
@@ -17,8 +18,11 @@ def function(program: Program, config: Config | None, target: Target) -> Callabl
     """The pure JAX function of a config; of the reference path if ``config`` is None. Raises ``PlanError``."""
     inner = lowering.reference(program) if config is None else lowering.build(program, config, target)
 
+    specs = lowering.argument_specs(program)
+
     def call(*arrays: Any) -> tuple[Any, ...]:
-        return tuple(inner(*arrays))
+        # Inlined under a caller's trace a number comes as Python has it.
+        return tuple(inner(*(jnp.asarray(a, s.dtype) if isinstance(a, (int, float)) else a for a, s in zip(arrays, specs, strict=True))))
 
     # The name is part of the HLO module and so of the compilation cache's key: it must not vary between processes.
     call.__name__ = call.__qualname__ = f"helion_{program.name}" if config is not None else f"helion_{program.name}_reference"

@@ -173,3 +173,32 @@ def test_aiming_works_before_and_after_jax_started_and_leaves_the_default_device
 )  # fmt: skip
 def test_the_reason_is_the_line_that_says_why(text: str, reason: str) -> None:
     assert targets.compiler_reason(text) == reason
+
+
+@needs_libtpu
+def test_a_chip_that_is_there_is_compiled_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = jax.local_devices(backend="cpu")[0]
+    monkeypatch.setattr(compiler, "has_chips", lambda: True)
+    monkeypatch.setattr(compiler, "detect", lambda: targets.get("v6e"))
+    monkeypatch.setattr(compiler, "_aimed", {})
+    assert targets.aim(targets.get("v6e")).device_set == {stand_in}
+    assert targets.aim(targets.get("v5e")).device_set != {stand_in}
+
+
+@needs_libtpu
+def test_what_is_compiled_for_an_absent_chip_is_not_cached(tmp_path: Path) -> None:
+    """JAX cannot load it again, and would warn at every later compilation."""
+    script = """
+import jax, jax.numpy as jnp, warnings, sys
+warnings.simplefilter("error")
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+from helion_rt import targets
+for _ in range(2):
+    jax.clear_caches()
+    targets.compile_for(lambda x: x + 1, [jax.ShapeDtypeStruct((8, 128), jnp.float32)], targets.get("v5e"))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert not [f for f in tmp_path.rglob("*") if f.is_file()]
