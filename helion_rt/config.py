@@ -39,7 +39,7 @@ class Config(Mapping[str, Any]):
     _choices: dict[str, Any]
     _hash: int
 
-    def __init__(self, **choices: Any) -> None:
+    def __init__(self, /, **choices: Any) -> None:  # a choice may have any name, 'self' too
         frozen = {name: _check(name, value) for name, value in choices.items()}
         object.__setattr__(self, "_choices", frozen)
         object.__setattr__(self, "_hash", hash(frozenset(frozen.items())))
@@ -77,7 +77,7 @@ class Config(Mapping[str, Any]):
     def __reduce__(self) -> tuple[Any, ...]:
         return (Config.from_dict, (self.to_dict(),))
 
-    def replace(self, **choices: Any) -> Config:
+    def replace(self, /, **choices: Any) -> Config:
         """A copy with these choices set; the others stay."""
         return Config(**{**self.to_dict(), **choices})
 

@@ -5,7 +5,8 @@
                          call of a signature waits for its winner)
 ``HELION_RT_TUNE_SECONDS``  budget for tuning one signature, in seconds, > 0 (default 60)
 ``HELION_RT_CACHE_DIR``  where the tuning database lives (default: the platform's cache folder for ``helion_rt``)
-``HELION_RT_LOG``        level of the ``helion_rt`` logger: debug, info, warning (default), error
+``HELION_RT_LOG``        level of the ``helion_rt`` logger: debug, info, warning (default), error; what it says goes to
+                         standard error unless the process has set up logging itself
 =======================  =====================================================================================
 
 An empty variable counts as unset.
@@ -110,7 +111,7 @@ class Settings:
         if text := env.get(TUNE_SECONDS, "").strip():
             chosen["tune_seconds"] = _seconds(TUNE_SECONDS, text)
         if text := env.get(CACHE_DIR, "").strip():
-            chosen["cache_dir"] = Path(text).expanduser()
+            chosen["cache_dir"] = _directory(CACHE_DIR, text)
         if text := env.get(LOG, "").strip():
             chosen["log_level"] = _choice(LOG, text, LogLevel)
         return cls(**chosen)
@@ -182,6 +183,13 @@ def _seconds(name: str, value: Any) -> float:
     if isinstance(value, bool) or not (0 < seconds < math.inf):
         raise ConfigError(f"{name}={value!r:.80} is not a number of seconds above 0", hint=f"for example {name}=60")
     return seconds
+
+
+def _directory(name: str, value: str) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError as error:  # a ~user that does not exist
+        raise ConfigError(f"{name}={value!r:.200} cannot be resolved: {error}", hint="give a whole path, from / on") from None
 
 
 def _instance(name: str, value: Any, kind: type) -> Any:

@@ -91,3 +91,7 @@ def test_from_dict_refuses_what_is_no_mapping(data: Any) -> None:
 def test_a_helion_config_for_a_gpu_is_accepted() -> None:
     config = Config(block_sizes=[64, 64, 32], loop_orders=[[0, 1]], num_warps=8, indexing="pointer", pid_type="flat")
     assert config.loop_orders == [[0, 1]]
+
+
+def test_a_choice_may_have_any_name() -> None:
+    assert Config.from_dict({"self": 1}).replace(self=2).to_dict() == {"self": 2}

@@ -89,3 +89,8 @@ def test_a_bad_value_is_refused(kwargs: dict[str, Any], words: str) -> None:
 def test_as_plain_data() -> None:
     plain = Settings(cache_dir=Path("/c"), ignore_warnings=(TensorOperationInWrapper,)).to_dict()
     assert plain["tune"] == "background" and plain["cache_dir"] == "/c" and plain["ignore_warnings"] == ["TensorOperationInWrapper"]
+
+
+def test_a_home_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="HELION_RT_CACHE_DIR='~no_such_user"):
+        Settings.from_env({"HELION_RT_CACHE_DIR": "~no_such_user_of_helion_rt/x"})

@@ -142,7 +142,9 @@ def explain(tracer: Tracer, error: Exception, args: Any, name: str | None = None
     message = text + (f" ({name} of {operands})" if name and operands else "")
     lower = text.lower()
     kind: type[CaptureError] = CaptureError
-    if "dtype" in lower or "same type" in lower:
+    if isinstance(error, (AttributeError, NameError)):
+        pass
+    elif "dtype" in lower or "same type" in lower:
         kind = DTypeError
     elif any(word in lower for word in ("size", "shape", "dimension", "index", "product", "added", "put together")):
         kind = ShapeMismatch
@@ -173,8 +175,10 @@ def in_place(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         if not isinstance(result, TracedTensor):
             result = tracer.record(_aten.full.default, (list(target.meta.shape), result), {"dtype": target.dtype})
     else:
-        packet = getattr(_aten, functional_name)
-        result = tracer.dispatch(getattr(packet, func._overloadname), args, kwargs)
+        functional = getattr(getattr(_aten, functional_name, None), func._overloadname, None)
+        if functional is None:
+            tracer.refuse(f"{func} is not supported", "use the form that returns its result")
+        result = tracer.dispatch(functional, args, kwargs)
     tracer.rebind(target, _as_like(tracer, result, target, str(func)))
     return target
 

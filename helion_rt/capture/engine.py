@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ..exc import CaptureError, source_line
+from ..exc import CaptureError, HelionError, source_line
 from ..language._active import ACTIVE
 from ..program.codec import encode
 from ..program.fingerprint import simplify
@@ -123,7 +123,9 @@ class _Attempt:
         try:
             with torch.no_grad(), CaptureMode(tracer):
                 result = function(*positional, **keywords)
-        except (RuntimeError, IndexError, TypeError) as error:
+        except HelionError:
+            raise
+        except (RuntimeError, LookupError, TypeError, ValueError, AttributeError, NameError) as error:
             raise self._explained(error) from error
         finally:
             ACTIVE.reset(token)
@@ -191,7 +193,8 @@ class _Attempt:
                 line = trace.tb_lineno
             last, trace = trace, trace.tb_next
         file, at = last.tb_frame.f_code.co_filename, last.tb_lineno
-        raised = source_line(file, at).startswith(("raise", "assert")) and f"{os.sep}torch{os.sep}" not in file
+        ours = any(f"{os.sep}{package}{os.sep}" in file for package in ("torch", "helion_rt"))
+        raised = source_line(file, at).startswith(("raise", "assert")) and not ours
         return error if line is None or raised else aten.explain(self.tracer, error, (), line=line)
 
     def _output(self, value: Any) -> Any:

@@ -8,11 +8,12 @@ import torch
 
 from ..exc import DTypeError, ShapeMismatch
 from ..program.expr import Expr, binary
-from ..program.ir import Arg, Span, TileIndex
+from ..program.ir import Arg, Ref, Span, TileIndex
 from .hints import Dim
 from .shapes import broadcast
 from .tensors import TracedTensor
 from .tiles import Tile
+from .undefined import Undefined
 
 if TYPE_CHECKING:
     from .tracer import Tracer
@@ -30,6 +31,8 @@ def load(tracer: Tracer, tensor: TracedTensor, index: Any) -> TracedTensor:
 def store(tracer: Tracer, tensor: TracedTensor, index: Any, value: Any) -> None:
     """``tensor[index] = value``; converts to the tensor's dtype."""
     elements, shape = parse(tracer, tensor, index)
+    if _gathers(tracer, elements):
+        tracer.refuse("storing through an index tensor is not supported yet", "store tiles, and gather when you load: x[index[tile]]")
     if None in elements:
         tracer.refuse("None in the index of a store", "leave it out: the value broadcasts")
     if isinstance(value, Tile):
@@ -39,6 +42,8 @@ def store(tracer: Tracer, tensor: TracedTensor, index: Any, value: Any) -> None:
         stored: Arg = tracer.use(value)
     elif isinstance(value, (bool, int, float)):
         stored = tracer.arg(value)
+    elif isinstance(value, Undefined):
+        bool(value)  # says why it has no value
     else:
         tracer.refuse(f"a {type(value).__name__} is stored into a tensor", "store a tile or a number")
     tracer.emit("hl.store", (tracer.use(tensor), elements, stored))
@@ -57,7 +62,7 @@ def _fit(tracer: Tracer, value: TracedTensor, tensor: TracedTensor, shape: tuple
         fits = False
     if not fits:
         target = ", ".join(str(tracer.hints.decode(n)) for n in shape)
-        raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]")
+        raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]", "both need the same dimensions: reshape or reduce the value")
     return value if value.dtype == tensor.dtype else tracer.cast(value, tensor.dtype)
 
 
@@ -78,6 +83,8 @@ def parse(tracer: Tracer, tensor: TracedTensor, index: Any) -> tuple[tuple[Arg, 
         if length is not None:
             dims.append(length)
             selectors.append(selector)
+    if _gathers(tracer, elements) > 1:
+        tracer.refuse("more than one index tensor in a subscript is not supported yet", "index the flattened tensor: x.view(-1)[i * n + j]")
     with torch._C._DisableTorchDispatch():
         try:
             shape = tracer.meta(dims, torch.int8)[tuple(selectors)].shape
@@ -86,10 +93,15 @@ def parse(tracer: Tracer, tensor: TracedTensor, index: Any) -> tuple[tuple[Arg, 
     return tuple(elements), tuple(shape)
 
 
+def _gathers(tracer: Tracer, elements: list[Arg] | tuple[Arg, ...]) -> int:
+    """How many elements of an index are tensors of rank 1 or more."""
+    return sum(isinstance(e, Ref) and bool(tracer.types[e.id].shape) for e in elements)
+
+
 def _element(tracer: Tracer, item: Any, size: int) -> tuple[Arg, int | None, Any]:
     """(element of the program, length of the dimension or None if it goes, index for the shape) for one dimension."""
     if isinstance(item, Tile):
-        return TileIndex(tracer.active(item.axis)), tracer.block_hint(item.axis), slice(None)
+        return _tile_element(tracer, item.axis, size)
     if isinstance(item, slice):
         return _slice(tracer, item, size)
     if isinstance(item, Dim):
@@ -99,7 +111,7 @@ def _element(tracer: Tracer, item: Any, size: int) -> tuple[Arg, int | None, Any
     if isinstance(item, int):
         position = item + size if item < 0 else item
         if not 0 <= position < size:
-            raise tracer.error(ShapeMismatch, f"index {item} is out of range for a dimension of {size}")
+            raise tracer.error(ShapeMismatch, f"index {item} is out of range for a dimension of {size}", f"expected -{size} to {size - 1}")
         return position, None, None
     if isinstance(item, TracedTensor):
         return _tensor_element(tracer, item, size)
@@ -108,13 +120,24 @@ def _element(tracer: Tracer, item: Any, size: int) -> tuple[Arg, int | None, Any
     tracer.refuse(f"a {type(item).__name__} in an index", "use tiles, slices, ints or integer tensors")
 
 
+def _tile_element(tracer: Tracer, axis: int, size: int) -> tuple[Arg, int, Any]:
+    """A tile as an index: it must not reach past a dimension of ``size`` elements, or what it reads there would be nothing."""
+    info = tracer.axes[tracer.active(axis)]
+    end = info.limit if isinstance(info.end, Ref) else info.end
+    extent = tracer.hints.decode(size)
+    if isinstance(end, int) and isinstance(extent, int) and end > extent:
+        raise tracer.error(
+            ShapeMismatch, f"a tile of a loop that ends at {end} indexes a dimension of {extent}", "the dimensions that one loop tiles must agree"
+        )
+    return TileIndex(axis), tracer.block_hint(axis), slice(None)
+
+
 def _tensor_element(tracer: Tracer, item: TracedTensor, size: int) -> tuple[Arg, int | None, Any]:
     if item.dtype in (torch.bool, torch.uint8) or item.dtype.is_floating_point:
         hint = "torch.where(mask, value, 0)" if item.dtype is torch.bool else "convert it with .to(torch.int32)"
         raise tracer.error(DTypeError, f"an index of dtype {str(item.dtype).removeprefix('torch.')}; expected integers", hint)
     if item.origin is not None and item.origin[0] == "index":  # x[tile.index] is x[tile]
-        axis = tracer.active(item.origin[1])
-        return TileIndex(axis), tracer.block_hint(axis), slice(None)
+        return _tile_element(tracer, item.origin[1], size)
     if item.is_host and not item.is_param:
         if item.meta.shape:
             tracer.refuse(f"a whole {tracer.describe(item)} is used as an index in a tile loop", "subscript it first: x[index[tile]]")
@@ -128,10 +151,10 @@ def _tensor_element(tracer: Tracer, item: TracedTensor, size: int) -> tuple[Arg,
 def _slice(tracer: Tracer, item: slice, size: int) -> tuple[Arg, int, Any]:
     step = 1 if item.step is None else item.step
     if not isinstance(step, int) or isinstance(step, (Dim, Tile)) or step < 1:
-        tracer.refuse("the step of a slice must be a positive constant")
+        tracer.refuse("the step of a slice must be a positive constant", "torch.flip turns a dimension round")
     tile = _whole_tile(item)
     if tile is not None:
-        return TileIndex(tracer.active(tile)), tracer.block_hint(tile), slice(None)
+        return _tile_element(tracer, tile, size)
     ends = (item.start, item.stop)
     if any(isinstance(e, (Tile, TracedTensor)) for e in ends):
         tracer.refuse("a slice whose ends are known only at run time", "use a tile: x[tile], or an inner hl.tile(begin, end)")
@@ -175,7 +198,7 @@ def _complete(tracer: Tracer, tensor: TracedTensor, items: list[Any]) -> list[An
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     given = sum(item is not None and item is not Ellipsis for item in items)
     if given > rank or len(dots) > 1:
-        raise tracer.error(ShapeMismatch, f"{given} indices for a {tracer.describe(tensor)}")
+        raise tracer.error(ShapeMismatch, f"{given} indices for a {tracer.describe(tensor)}", "one index for each dimension, one '...' at most")
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (rank - given), *items[at + 1 :]]
 

@@ -7,11 +7,11 @@ those whose placeholder is read are carried from tile to tile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..exc import CaptureError, DTypeError, ShapeMismatch, Unsupported
+from ..exc import CaptureError, DTypeError, ShapeMismatch
 from ..program.expr import Block, Expr, evaluate
 from ..program.ir import Arg, Axis, BlockInfo, Op, Ref, Region
 from . import tracer as tracing
@@ -19,44 +19,12 @@ from . import views
 from .hints import Dim
 from .tensors import TracedTensor
 from .tiles import Bound, LoopRequest, Tile
+from .undefined import Undefined
 
 if TYPE_CHECKING:
     from .tracer import Tracer
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype)
-
-
-class Undefined:
-    """The value of a variable that has none, and why. Any use is an error."""
-
-    def __init__(self, tracer: Tracer, name: str, why: str, hint: str | None = None) -> None:
-        self._tracer: Tracer
-        self._name: str
-        self._why: str
-        self._hint: str | None
-        self.__dict__.update(_tracer=tracer, _name=name, _why=why, _hint=hint)
-
-    def _fail(self, *_: object, **__: object) -> NoReturn:
-        raise self._tracer.error(Unsupported, f"variable '{self._name}' {self._why}", self._hint)
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        stack = [args, kwargs or {}]
-        while stack:
-            item = stack.pop()
-            if isinstance(item, Undefined):
-                item._fail()
-            stack.extend(item.values() if isinstance(item, dict) else item if isinstance(item, (tuple, list)) else ())
-        raise TypeError("an undefined variable is used")
-
-    def __getattr__(self, name: str) -> NoReturn:
-        self._fail()
-
-    __call__ = __getitem__ = __setitem__ = __iter__ = __len__ = __bool__ = __int__ = __float__ = __index__ = _fail
-    __setattr__ = __neg__ = __lt__ = __le__ = __gt__ = __ge__ = __str__ = __repr__ = __format__ = _fail
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _fail
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __matmul__ = __rmatmul__ = _fail
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = __abs__ = _fail
 
 
 class PlainLoop:

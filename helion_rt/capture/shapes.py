@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 _aten = torch.ops.aten
+_OF_INTEGERS = ("aten::bitwise_", "aten::__lshift__", "aten::__rshift__")
 Shape = tuple[int, ...]
 
 
@@ -45,6 +46,8 @@ def infer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     try:
         out = func(*_small(args, size), **{k: _small(v, size) for k, v in kwargs.items()})
     except NotImplementedError:  # the CPU does not have it for this dtype
+        if func._schema.name.startswith(_OF_INTEGERS) and any(t.is_floating_point() for t in tensors):
+            raise TypeError(f"dtype {', '.join(str(t.dtype) for t in tensors)}; expected integers or bool") from None
         return NotImplemented
     if isinstance(out, torch.Tensor):
         return torch.empty(shape, dtype=out.dtype, device="meta")

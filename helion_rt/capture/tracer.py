@@ -215,10 +215,10 @@ class Tracer:
         if special is not None:
             return special(self, func, args, kwargs)
         info = aten.info(func)
+        if info.refusal:
+            self.refuse(f"{info.name} is not supported: {info.refusal}", "compute it outside and pass it as an argument")
         if info.mutates:
             return aten.in_place(self, func, args, kwargs)
-        if info.refusal:
-            self.refuse(f"{info.name} is not supported: {info.refusal}")
         return self.record(func, args, kwargs)
 
     def record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -267,7 +267,7 @@ class Tracer:
     def grid(self, begin: Any, end: Any, step: Any) -> tiles.LoopRequest:
         for item in step if isinstance(step, (list, tuple)) else [step]:
             if item is not None and (not isinstance(item, int) or item != 1):
-                self.refuse("hl.grid with a step other than 1 is not supported yet")
+                self.refuse("hl.grid with a step other than 1 is not supported yet", "loop over fewer positions and multiply: i * step")
         return tiles.make_request(self, begin, end, None, is_grid=True)
 
     def register_block_size(self, low: int, high: int | None, extent: Any) -> int:

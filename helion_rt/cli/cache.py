@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from helion_rt.database import LocalTier, Record, open_local
 from helion_rt.database.codec import to_plain
 from helion_rt.exc import HelionError
-from helion_rt.settings import Settings
+from helion_rt.settings import CACHE_DIR, Settings
 
 _SHORT = 12  # hex digits of a digest in a table
 
@@ -35,11 +36,13 @@ def run(args: argparse.Namespace) -> int:
     """Carry out ``cache ls|show|path``. 0 if it could, 1 with a message on stderr if not."""
     try:
         directory = args.dir.expanduser() if args.dir else Settings.from_env().cache_dir
-    except HelionError as error:
+    except (HelionError, RuntimeError) as error:  # RuntimeError: a ~user that does not exist
         return _fail(str(error))
     if args.action == "path":
         print(json.dumps({"path": str(directory)}) if args.json else directory)
         return 0
+    if os.path.lexists(directory) and not os.path.isdir(directory):
+        return _fail(f"{directory} is not a directory; give --dir, or set {CACHE_DIR}, to one")
     tier = open_local(directory)
     status = _list(tier, args.json) if args.action == "ls" else _show(tier, args.key, args.json)
     stats = tier.stats()
@@ -80,8 +83,9 @@ def _list(tier: LocalTier, as_json_text: bool) -> int:
     if not records:
         print(f"no records in {tier.directory}")
         return 0
-    from rich.console import Console  # late: JSON for a script needs no rich
-    from rich.table import Table
+    from rich.table import Table  # late: JSON for a script needs no rich
+
+    from .output import console
 
     table = Table("key", "kernel", "target", "status", "evidence", "ms", "default ms", "speed-up", "config", "date")
     for record in sorted(records, key=lambda record: (record.kernel, record.key.target, record.key.digest)):
@@ -99,7 +103,7 @@ def _list(tier: LocalTier, as_json_text: bool) -> int:
             record.date,
         )
     # A pipe has no width: there nothing is cut, one record a line.
-    Console(width=None if sys.stdout.isatty() else 400).print(table)
+    console(width=None if sys.stdout.isatty() else 400).print(table)
     return 0
 
 

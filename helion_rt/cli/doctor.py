@@ -171,19 +171,22 @@ def _version(package: str) -> str | None:
 
 
 def _show(report: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    from . import output
+
+    console = output.console()
     table = Table(title="targets", title_justify="left")
     for column in ("target", "compiles here", "seconds", ""):
         table.add_column(column)
     for target in report["targets"]:
         table.add_row(target["key"], "yes" if target["compiles"] else "no", f"{target['seconds']:.2f}", escape(target["reason"] or ""))
-    console.print("versions: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in report["versions"].items()))
+    console.print(
+        "versions: " + ", ".join(f"{name} {version or 'not installed'}" for name, version in report["versions"].items()), soft_wrap=True
+    )
     backend = report["backend"]
-    console.print(f"default backend: {backend['platform']} ({backend['device']}), target {backend['target']}")
+    console.print(f"default backend: {backend['platform']} ({backend['device']}), target {backend['target']}", soft_wrap=True)
     console.print(table)
     console.print("settings: " + escape(", ".join(f"{name}={value}" for name, value in report["settings"].items())), soft_wrap=True)
     cache = report["cache"]

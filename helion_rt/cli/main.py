@@ -44,6 +44,8 @@ def build_parser(chosen: str | None) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line ``argv`` (without the program's name); returns the exit status. A usage error exits with 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if sys.stdout is None:  # started with it closed (`>&-`): there is still an exit status to give
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  open for as long as the process
     # The first word is the subcommand: no option that may stand before it takes a value.
     first = next((word for word in arguments if not word.startswith("-")), None)
     chosen = next((command for command in COMMANDS if command.name == first), None)

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from helion_rt.exc import HelionError, InputError
 
 if TYPE_CHECKING:
+    from helion_rt.database import LocalTier, Record
     from helion_rt.runtime.kernel import Kernel
     from helion_rt.targets import Target
 
@@ -97,6 +98,8 @@ def read_manifest(path: Path, only: list[str] | None) -> Iterator[Entry]:
 
     data = _load(path)
     names = only or data.get("targets") or [targets.detect().name]
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f'expected targets = ["cpu", ...], a list of names, not {names!r:.80}')
     listed = data.get("kernels")
     if not isinstance(listed, list) or not listed:
         raise ValueError("expected a list 'kernels' with at least one entry")
@@ -118,8 +121,10 @@ def load_kernel(spec: str, folder: Path) -> Kernel:
         raise ValueError(f"'{spec}': expected 'module:name' or 'file.py:name'")
     try:
         module = _load_file(folder / home) if home.endswith(".py") else importlib.import_module(home)
-    except ImportError as error:
-        raise ValueError(f"'{spec}': cannot import {home}: {error}") from error
+    except HelionError:
+        raise
+    except Exception as error:  # whatever the user's module does when it is imported
+        raise ValueError(f"'{spec}': cannot import {home}: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
     if not isinstance(found, Kernel):
         raise ValueError(f"'{spec}': {name} is {type(found).__name__}, expected a @helion_rt.kernel")
@@ -174,9 +179,9 @@ def _measure(entry: Entry, told: Callable[[int], None]) -> Result:
         told(slot.candidates_tried)
     tuner.wait()
     record = slot.tier.get(slot.key)
-    if record is None:
+    if record is None or slot.tuning is not Tuning.DONE:
         return Result(entry.name, entry.label(), entry.target.name, False, slot.tuning_error or "no record was stored", slot.key.digest)
-    return _result(entry, record, slot.candidates_tried)
+    return _result(entry, record, slot.candidates_tried, slot.tier)
 
 
 def _compile(entry: Entry, told: Callable[[int], None]) -> Result:
@@ -185,12 +190,12 @@ def _compile(entry: Entry, told: Callable[[int], None]) -> Result:
     from helion_rt.program import codec
     from helion_rt.runtime import background, jaxcache, prepare
     from helion_rt.tuning import modelled, pool
-    from helion_rt.tuning.space import Space
+    from helion_rt.tuning.space import SPACE_VERSION, Space
 
     found, key, tier, settings = prepare.find(entry.kernel, entry.kernel.bound(*entry.args), entry.target)
     record = tier.get(key)
-    if record is not None:
-        return _result(entry, record, 0)
+    if record is not None and record.space_version == SPACE_VERSION:
+        return _result(entry, record, 0, tier)
     space = Space(found.program, entry.target, entry.kernel.configs)
     workers = pool.Workers()
     opening = background.opening(found.program, entry.target, jaxcache.settings(), [])
@@ -204,12 +209,16 @@ def _compile(entry: Entry, told: Callable[[int], None]) -> Result:
     tier.put(record)
     for alias in found.aliases:
         tier.put_program(alias, codec.encode(found.program))
-    return _result(entry, record, outcome.tried)
+    return _result(entry, record, outcome.tried, tier)
 
 
-def _result(entry: Entry, record: Any, tried: int) -> Result:
+def _result(entry: Entry, record: Record, tried: int, tier: LocalTier) -> Result:
+    """A filled entry; not filled where the directory did not take the record, which then goes with this process."""
+    tier.close()  # tries once more to write what could not be written
+    kept = tier.stats().in_memory == 0
+    status = record.status.value if kept else f"found, but {tier.directory} cannot be written"
     evidence = record.evidence.kind.value
-    return Result(entry.name, entry.label(), entry.target.name, True, record.status.value, record.key.digest, evidence, tried)
+    return Result(entry.name, entry.label(), entry.target.name, kept, status, record.key.digest, evidence, tried)
 
 
 def _argument(item: Any, kernel: str) -> Any:

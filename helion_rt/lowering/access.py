@@ -92,11 +92,21 @@ def _position(w: KernelWriter, element: Arg, dim: WindowDim, extent: int) -> str
     if dim.size == 1 and dim.kind is not DimKind.WHOLE:
         return ":"
     if isinstance(element, Ref):
-        return f"pl.ds({w.value(element, Form.ROW)}, 1)"
+        op = w.defs.get(element.id)
+        if op is None or op.name not in ("hl.tile_begin", "hl.tile_id"):
+            return f"pl.ds({_wrapped(w.value(element, Form.ROW), extent)}, 1)"
+        at = w.positions[w.axis_of(op)]
+        text = at.begin if op.name == "hl.tile_begin" else at.id
+        return f"{text}:{int(text) + 1}" if text.isdigit() else f"pl.ds({text}, 1)"
     assert isinstance(element, (int, Block, BinExpr))
     at = evaluate(element, w.plan.blocks)
     at = at + extent if at < 0 else at
     return f"{at}:{at + 1}"
+
+
+def _wrapped(position: str, extent: int) -> str:
+    """A position that data gives, by PyTorch's rule: negative ones count from the end. Never outside of the tensor."""
+    return f"jnp.clip(jnp.where({position} < 0, {position} + {extent}, {position}), 0, {extent - 1})"
 
 
 def write_load(w: KernelWriter, op: Op) -> None:
@@ -117,7 +127,8 @@ def write_load(w: KernelWriter, op: Op) -> None:
         dim, ref = at.gather
         indices: Operand = w.masked(ref, Form.ROW, range(len(w.shape(ref.id))), "0")
         text = f"{text}.reshape({at.kept})" if at.sizes != at.kept else text
-        text = f"jnp.take({text}, {indices.text}.reshape({indices.shape}), axis={dim}, mode='clip').reshape({phys})"
+        positions = _wrapped(indices.text, at.kept[dim])
+        text = f"jnp.take({text}, {positions}.reshape({indices.shape}), axis={dim}, mode='clip').reshape({phys})"
     elif at.sizes != phys:
         text = f"{text}.reshape({phys})"
     w.assign((result, Form.ROW), "load", text)
@@ -131,11 +142,20 @@ def write_store(w: KernelWriter, op: Op) -> None:
     if at.gather is not None:
         raise w.error("storing through an index tensor is not supported yet", op)
     dtype = operand.dtype
+    if isinstance(value, Ref):
+        _check_same_tiles(w, op, value, at)
     text = _stored_value(w, value, at, dtype)
     partial = [(d, axis) for d, axis, extent in at.tiles if w.plan.ragged(axis) and not _ends_at(w, axis, extent)]
     if partial:
         text = w.mask(text, f"{operand.name}[{at.text}]", partial)
     w.out.add(f"{operand.name}[{at.text}] = {text}")
+
+
+def _check_same_tiles(w: KernelWriter, op: Op, value: Ref, at: Subscript) -> None:
+    """Raises ``PlanError`` if elements that ``value`` does not have would be stored: the ragged tile of another axis."""
+    own = {axis for _, axis, _ in at.tiles}
+    if any(axis not in own for axes in w.tags.get(value.id, ()) for axis in axes):
+        raise w.error("a ragged tile of one axis is stored at the tile of another, or at a slice", op)
 
 
 def _ends_at(w: KernelWriter, axis: int, extent: int) -> bool:

@@ -13,10 +13,10 @@ from ..exc import PlanError
 from ..program.ir import Op, Program, Ref, inputs_of, output_leaves
 from . import ops
 from .access import write_load
-from .evaluate import expression, resolve, shape_of
+from .evaluate import count, expression, resolve, shape_of
 from .index_maps import grid_spec
 from .ops import Operand as Tensor
-from .ops import Result, dtype_text
+from .ops import Result, dtype_text, literal
 from .plan import DEFAULT_SCOPED_VMEM, Launch, Operand, Plan
 from .strategies import write_region
 from .strategies.grid import keep, write_folded
@@ -42,10 +42,14 @@ def _mask(x, fill, *bounds):
 '''
 
 
+# Names that generated code uses: no function, argument or value may take one of them.
+RESERVED = frozenset("functools isinstance int jax jnp lax pl pltpu range _mask".split())
+
+
 def entry_name(program: Program) -> str:
     """The name of the generated function: the kernel's, made an identifier."""
     name = re.sub(r"\W", "_", program.name) or "kernel"
-    return f"_{name}" if name[0].isdigit() or keyword.iskeyword(name) else name
+    return f"_{name}_" if name[0].isdigit() or keyword.iskeyword(name) or name in RESERVED else name
 
 
 def write_source(plan: Plan) -> str:
@@ -112,7 +116,7 @@ def write_kernel(plan: Plan, launch: Launch, name: str) -> KernelWriter:
 
 def _name_operands(w: KernelWriter) -> None:
     names = {p.value: p.name for p in w.program.params if p.value is not None}
-    w.taken.update({"s", "carry", "step", "jax", "jnp", "lax", "pl", "pltpu", "functools"})
+    w.taken.update({"s", "carry", "step", *RESERVED})
     for operand in w.launch.operands:
         stem = names.get(operand.tensor) or ("out" if operand.written else f"t{operand.tensor}")
         operand.name = w.name(f"{re.sub(r'[^0-9A-Za-z_]', '_', stem)}_ref")
@@ -149,7 +153,7 @@ def _write_init(w: KernelWriter) -> None:
 def _write_host(plan: Plan, entry: str, calls: list[tuple[KernelWriter, str]], out: Lines) -> None:
     program = plan.program
     names: dict[int, str] = {}
-    taken = {"interpret"}
+    taken = {"interpret", entry, *RESERVED, *(kernel for _, kernel in calls)}
 
     def fresh(stem: str) -> str:
         stem = re.sub(r"\W", "_", stem)
@@ -204,6 +208,8 @@ def _host_expression(plan: Plan, op: Op, names: dict[int, str]) -> str:
             return Tensor(names[x.id], shape, shape, plan.program.types[x.id].dtype)
         return tuple(operand(i) for i in x) if isinstance(x, tuple) else resolve(x, plan.blocks)
 
+    if op.name == "hl.count" and isinstance(op.args[0], Ref):
+        return literal(float(count(op, shape_of(plan.program, op.args[0].id, plan.blocks))))
     if op.name.startswith("hl.") and op.name != "hl.dot":
         raise PlanError(f"{op.name} outside of a tile loop", kernel=plan.program.name, file=plan.program.file, line=op.line)
     shape = shape_of(plan.program, op.results[0], plan.blocks)

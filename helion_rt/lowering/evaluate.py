@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,9 +14,10 @@ from jax import lax
 
 from ..exc import PlanError
 from ..program.expr import BinExpr, Block, Expr, evaluate
-from ..program.ir import Arg, DType, Op, Program, Ref
+from ..program.ir import Arg, DType, Op, Program, Ref, refs_in
 from . import ops
 from .ops import Kind, Operand, Result
+from .sizes import fit
 
 
 @functools.lru_cache(maxsize=4096)
@@ -28,22 +31,31 @@ def shape_of(program: Program, value: int, blocks: Sequence[int]) -> tuple[int, 
     return tuple(evaluate(d, blocks) for d in program.types[value].shape)
 
 
+def count(op: Op, shape: Sequence[int]) -> float:
+    """What ``hl.count`` gives for an operand of ``shape``."""
+    _, dims, correction = op.args
+    assert isinstance(dims, tuple) and isinstance(correction, (int, float))
+    return math.prod(shape[d] for d in dims if isinstance(d, int)) - correction
+
+
 def apply(program: Program, op: Op, env: Mapping[int, jax.Array], blocks: Sequence[int]) -> jax.Array:
-    """The result of ``op`` on the arrays in ``env``; dimensions are taken from the arrays, block sizes from ``blocks``."""
-    arrays: list[jax.Array] = []
+    """The result of ``op`` on the arrays in ``env``, which may be those of a last tile: smaller than their types with ``blocks``."""
+    refs = [*refs_in(op.args), *(r for _, v in op.kwargs for r in refs_in(v))]
+    full, true = [shape_of(program, r.id, blocks) for r in refs], [env[r.id].shape for r in refs]
+    result = shape_of(program, op.results[0], blocks)
+    cut, shape = (true, result) if full == true else fit(program, op, full, true, result)
+    arrays = [env[r.id] if t == c else lax.slice(env[r.id], (0,) * len(c), c) for r, t, c in zip(refs, true, cut, strict=True)]
+    count = itertools.count()
 
     def operand(x: Any) -> Any:
         if isinstance(x, Ref):
-            array = env[x.id]
-            arrays.append(array)
-            return Operand(f"a{len(arrays) - 1}", array.shape, array.shape, str(array.dtype))
+            n = next(count)
+            return Operand(f"a{n}", arrays[n].shape, arrays[n].shape, str(arrays[n].dtype))
         return tuple(operand(i) for i in x) if isinstance(x, tuple) else resolve(x, blocks)
 
     args = [operand(a) for a in op.args]
     kwargs = {k: operand(v) for k, v in op.kwargs}
-    type_ = program.types[op.results[0]]
-    shape = shape_of(program, op.results[0], blocks)
-    text = expression(op.name, args, kwargs, Result(shape, shape, type_.dtype))
+    text = expression(op.name, args, kwargs, Result(shape, shape, program.types[op.results[0]].dtype))
     return jnp.asarray(_compiled(text, len(arrays))(*arrays))
 
 
@@ -83,4 +95,4 @@ def expression(name: str, args: list[Any], kwargs: dict[str, Any], out: Result) 
     raise PlanError(f"operation {name} has no lowering")
 
 
-__all__ = ["DType", "apply", "expression", "resolve", "resolved_shape", "shape_of"]
+__all__ = ["DType", "apply", "count", "expression", "resolve", "resolved_shape", "shape_of"]

@@ -1,6 +1,7 @@
 """Rewrites composite ATen operations into the few kinds of ``ops``, so that planning and masks see plain reductions.
 
-The program that is stored and fingerprinted is the captured one; this is the first step of every lowering.
+The program that is stored and fingerprinted is the captured one; this is the first step of every lowering. It adds one
+operation: ``hl.count`` ``(x, dims, correction)``, the number of elements of ``x`` along ``dims`` less ``correction``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..exc import PlanError
-from ..program.expr import Expr, binary
+from ..program.expr import Expr
 from ..program.ir import Arg, DType, Op, Program, Ref, Region, TensorType, output_leaves, refs_in, walk
 from .ops import FLOATS, LOW_PRECISION, base_name, kind_of, reduced_dims
 
@@ -52,11 +53,9 @@ class Builder:
         kept = tuple(1 if i in dims else d for i, d in enumerate(shape) if keepdim or i not in dims)
         return self.emit(f"aten.{name}.default", (x, dims, keepdim), kept, dtype or self.type(x).dtype, result)
 
-    def count(self, x: Ref, dims: tuple[int, ...]) -> Expr:
-        total: Expr = 1
-        for d in dims:
-            total = binary("*", total, self.type(x).shape[d])
-        return total
+    def count(self, x: Ref, dims: tuple[int, ...], correction: float = 0) -> Ref:
+        """How many elements ``x`` has along ``dims``, less ``correction``: in a ragged last tile, those that exist."""
+        return self.emit("hl.count", (x, dims, correction), (), self.type(x).dtype)
 
     def wide(self, dtype: str) -> str:
         return "float32" if dtype in LOW_PRECISION else dtype
@@ -84,8 +83,8 @@ def _mean(b: Builder) -> None:
     dims = reduced_dims(b.args[:2], kwargs, rank)
     keepdim = bool(b.args[2] if len(b.args) > 2 else kwargs.get("keepdim", False))
     out = b.types[b.op.results[0]].dtype
-    wide = b.wide(out)
-    total = b.reduce("sum", b.to(x, wide), dims, keepdim, wide)
+    x = b.to(x, b.wide(out))
+    total = b.reduce("sum", x, dims, keepdim)
     b.to(b.like("div", total, b.count(x, dims)), out, b.op.results[0])
 
 
@@ -98,8 +97,7 @@ def _centred(b: Builder, x: Ref, dims: tuple[int, ...]) -> tuple[Ref, Ref]:
 def _variance(b: Builder, x: Ref, dims: tuple[int, ...], correction: Any, keepdim: bool, result: int | None = None) -> Ref:
     centred, _ = _centred(b, x, dims)
     total = b.reduce("sum", b.like("mul", centred, centred), dims, keepdim)
-    count = b.count(x, dims)
-    return b.like("div", total, binary("-", count, int(correction)) if correction else count, result=result)
+    return b.like("div", total, b.count(x, dims, correction), result=result)
 
 
 def _var(b: Builder, *, with_mean: bool) -> None:
@@ -112,7 +110,7 @@ def _var(b: Builder, *, with_mean: bool) -> None:
     b.to(_variance(b, wide, dims, 1 if correction is None else correction, keepdim), out, b.op.results[0])
     if with_mean:
         total = b.reduce("sum", wide, dims, keepdim)
-        b.to(b.like("div", total, b.count(x, dims)), out, b.op.results[1])
+        b.to(b.like("div", total, b.count(wide, dims)), out, b.op.results[1])
 
 
 def _layer_norm(b: Builder) -> None:

@@ -7,6 +7,7 @@ a reduction or contraction over that dimension, and in a variable that a loop ov
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 
 from ..exc import PlanError
@@ -19,33 +20,54 @@ Shape = tuple[int, ...]
 NONE: frozenset[int] = frozenset()
 
 
-def infer_tags(program: Program, region: Region, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool]) -> dict[int, Tags]:
-    """The tags of every value defined in ``region`` and below. Only axes for which ``ragged`` holds appear."""
+def infer_tags(
+    program: Program, region: Region, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool], *, strict: bool = True
+) -> dict[int, Tags]:
+    """The tags of every value defined in ``region`` and below. Only axes for which ``ragged`` holds appear.
+
+    Raises ``PlanError`` for an operation that would mix elements that exist with some that do not; if not ``strict``, the
+    dimensions that it mixes have no tags.
+    """
     tags: dict[int, Tags] = {}
-    _infer(program, region, shape_of, ragged, tags)
+    _infer(_Rules(program, shape_of, ragged, strict), region, tags)
     return tags
 
 
-def _infer(
-    program: Program, region: Region, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool], tags: dict[int, Tags]
-) -> None:
+@dataclasses.dataclass(frozen=True)
+class _Rules:
+    program: Program
+    shape_of: Callable[[int], Shape]
+    ragged: Callable[[int], bool]
+    strict: bool
+
+    def refuse(self, op: Op, reason: str) -> None:
+        if self.strict:
+            raise PlanError(reason, kernel=self.program.name, file=self.program.file, line=op.line,
+                            hint="choose a block size that divides the dimension")  # fmt: skip
+
+
+def _infer(rules: _Rules, region: Region, tags: dict[int, Tags]) -> None:
+    shape_of = rules.shape_of
     for op in region.ops:
         if op.name == "hl.loop":
             inner, (axes, inits) = op.regions[0], op.args
             assert isinstance(axes, tuple) and isinstance(inits, tuple)
             for param, init in zip(inner.params, inits, strict=True):
                 tags[param] = _broadcast([_of(init, tags)], len(shape_of(param)))
-            for _ in range(2):  # the tags of a carried variable only grow, and by what one turn adds
-                _infer(program, inner, shape_of, ragged, tags)
+            for _ in range(len(inner.params) + 1):  # tags only grow, and can pass from one carried variable to the next
+                before = [tags[param] for param in inner.params]
+                _infer(rules, inner, tags)
                 for param, value in zip(inner.params, inner.results, strict=True):
                     # Elements that this loop's own axes do not have keep their old value: see ``loops``.
                     kept = tuple(t - set(axes) for t in _of(value, tags))
                     tags[param] = _broadcast([tags[param], kept], len(shape_of(param)))
+                if before == [tags[param] for param in inner.params]:
+                    break
             for param, result in zip(inner.params, op.results, strict=True):
                 tags[result] = tags[param]
         else:
             for result in op.results:
-                tags[result] = _tags(program, op, result, shape_of, ragged, tags)
+                tags[result] = _tags(rules, op, result, tags)
 
 
 def _of(x: Arg, tags: dict[int, Tags]) -> Tags:
@@ -57,10 +79,11 @@ def _broadcast(parts: Sequence[Tags], rank: int) -> Tags:
     return tuple(frozenset().union(*dims) for dims in zip(*padded, strict=True)) if padded else (NONE,) * rank
 
 
-def _tags(
-    program: Program, op: Op, result: int, shape_of: Callable[[int], Shape], ragged: Callable[[int], bool], tags: dict[int, Tags]
-) -> Tags:
+def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
+    shape_of, ragged = rules.shape_of, rules.ragged
     rank = len(shape_of(result))
+    if op.name == "hl.count":
+        return ()
     if op.name == "hl.load":
         return _load_tags(op, tags, ragged, rank)
     if op.name == "hl.tile_index":
@@ -84,14 +107,14 @@ def _tags(
     if kind is Kind.EXPAND:
         return _broadcast([first], rank)
     if kind is Kind.VIEW:
-        return _view_tags(program, op, first, shape_of(inputs[0].id), shape_of(result))
+        return _view_tags(rules, op, first, shape_of(inputs[0].id), shape_of(result))
     if kind is Kind.CONTRACT:
         a, b = _of(op.args[0], tags), _of(op.args[1], tags)
         out = (*a[:-1], b[-1])
         if rank == 3:
             out = (a[0] | b[0], a[1], b[2])
         return _broadcast([out, _of(op.args[2], tags)], rank)
-    return _other_tags(program, op, tags, first, rank)
+    return _other_tags(rules, op, tags, first, rank)
 
 
 def _load_tags(op: Op, tags: dict[int, Tags], ragged: Callable[[int], bool], rank: int) -> Tags:
@@ -108,7 +131,7 @@ def _load_tags(op: Op, tags: dict[int, Tags], ragged: Callable[[int], bool], ran
     return tuple(out) if len(out) == rank else (NONE,) * rank
 
 
-def _view_tags(program: Program, op: Op, tags: Tags, before: Shape, after: Shape) -> Tags:
+def _view_tags(rules: _Rules, op: Op, tags: Tags, before: Shape, after: Shape) -> Tags:
     """Follows dimensions through a reshape; one that is merged or split must not be ragged."""
     out: list[frozenset[int]] = []
     i = j = 0
@@ -131,25 +154,23 @@ def _view_tags(program: Program, op: Op, tags: Tags, before: Shape, after: Shape
                     j += 1
                     size_out *= after[j]
             if any(tags[d] for d in range(start_i, i + 1)):
-                raise PlanError(
-                    "a reshape merges or splits a ragged tile", kernel=program.name, file=program.file, line=op.line,
-                    hint="choose a block size that divides the dimension",
-                )  # fmt: skip
+                rules.refuse(op, "a reshape merges or splits a ragged tile")
             out += [NONE] * (j - start_j + 1)
             i, j = i + 1, j + 1
     return tuple(out)
 
 
-def _other_tags(program: Program, op: Op, tags: dict[int, Tags], first: Tags, rank: int) -> Tags:
+def _other_tags(rules: _Rules, op: Op, tags: dict[int, Tags], first: Tags, rank: int) -> Tags:
     base = ops.base_name(op.name)
-    dim = op.args[1] if len(op.args) > 1 and isinstance(op.args[1], int) else 0
-    at = dim % max(1, len(first))
+    given = op.args[1] if len(op.args) > 1 else dict(op.kwargs).get("dim", 0)
+    dims = {d % max(1, len(first)) for d in (given if isinstance(given, tuple) else (given,)) if isinstance(d, int)}
     if base in ("cumsum", "cumprod"):
         return first  # what does not exist comes last, and reaches nothing before it
+    touched = any(found[d] for d in dims for r in refs_in(op.args) if (found := _of(r, tags)))
     if base == "select":
-        return first[:at] + first[at + 1 :]
-    touched = any(_of(r, tags)[at] for r in refs_in(op.args) if _of(r, tags))
+        if touched and op.args[2] != 0:  # a tile always has a first element
+            rules.refuse(op, "an element of a ragged tile is selected by its position")
+        return tuple(t for d, t in enumerate(first) if d not in dims)
     if touched:
-        raise PlanError(f"{op.name} along a ragged tile", kernel=program.name, file=program.file, line=op.line,
-                        hint="choose a block size that divides the dimension")  # fmt: skip
-    return _broadcast([_of(r, tags) for r in refs_in(op.args)], rank)
+        rules.refuse(op, f"{op.name} along a ragged tile")
+    return tuple(NONE if d in dims else t for d, t in enumerate(_broadcast([_of(r, tags) for r in refs_in(op.args)], rank)))

@@ -185,6 +185,20 @@ def _div(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
     return _arith("lax.div({0}, jnp.broadcast_to(jnp.asarray({1}, {0}.dtype), {0}.shape))")(args[:2], {}, out)
 
 
+def _rsub(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    rest = args[2:] or [kwargs.get("alpha", 1)]
+    return _arith("({0} - {1})", alpha=True)([args[1], args[0], *rest], {}, out)
+
+
+def _round(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    decimals = kwargs.get("decimals", 0)
+    if decimals == 0:
+        return _unary("jnp.round({0})")(args[:1], {}, out)
+    # torch's own way: scale, round, scale back
+    scale = literal(float(10 ** abs(decimals)))
+    return _unary(f"(jnp.round({{0}} * {scale}) / {scale})" if decimals > 0 else f"(jnp.round({{0}} / {scale}) * {scale})")(args[:1], {}, out)
+
+
 def _clamp(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
     low = args[1] if len(args) > 1 else kwargs.get("min")
     high = args[2] if len(args) > 2 else kwargs.get("max")
@@ -224,6 +238,9 @@ def _isnan(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
     return f"({args[0].text} != {args[0].text})"
 
 
+_LEFT = "jnp.left_shift({0}, {1})"
+_RIGHT = "jnp.right_shift({0}, {1})"
+
 ELEMENTWISE: dict[str, Emitter] = {
     # functions of floats
     "exp": _unary("jnp.exp({0})"),
@@ -252,12 +269,12 @@ ELEMENTWISE: dict[str, Emitter] = {
     "floor": _unary("jnp.floor({0})"),
     "ceil": _unary("jnp.ceil({0})"),
     "trunc": _unary("jnp.trunc({0})"),
-    "round": _unary("jnp.round({0})"),
+    "round": _round,
     "frac": _unary("({0} - jnp.trunc({0}))"),
     # arithmetic in the result's dtype
     "add": _arith("({0} + {1})", alpha=True),
     "sub": _arith("({0} - {1})", alpha=True),
-    "rsub": _arith("({1} - {0})"),
+    "rsub": _rsub,
     "mul": _arith("({0} * {1})"),
     "div": _div,
     "floor_divide": _arith("jnp.floor_divide({0}, {1})"),
@@ -283,8 +300,10 @@ ELEMENTWISE: dict[str, Emitter] = {
     "bitwise_or": _arith("({0} | {1})"),
     "bitwise_xor": _arith("({0} ^ {1})"),
     "bitwise_not": _arith("(~{0})"),
-    "bitwise_left_shift": _arith("lax.shift_left(*jnp.broadcast_arrays({0}, jnp.asarray({1}, {0}.dtype)))"),
-    "bitwise_right_shift": _arith("lax.shift_right_arithmetic(*jnp.broadcast_arrays({0}, jnp.asarray({1}, {0}.dtype)))"),
+    "__lshift__": _arith(_LEFT),
+    "__rshift__": _arith(_RIGHT),
+    "bitwise_left_shift": _arith(_LEFT),
+    "bitwise_right_shift": _arith(_RIGHT),
     # tests
     "eq": _compare("({0} == {1})"),
     "ne": _compare("({0} != {1})"),

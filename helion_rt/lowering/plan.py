@@ -324,6 +324,8 @@ class _Planner:
     def window(self, access: Access, level: Loop | None) -> tuple[WindowDim, ...]:
         shape = tuple(evaluate(d, self.blocks) for d in self.program.types[access.tensor].shape)
         indexed = self.indexed_axes(level, access.nest)
+        if 0 in shape:
+            raise self.error("an array with no elements runs on the reference path", access.op.line)
         elements = [e for e in access.index if e is not None]
         if len(elements) != len(shape):
             raise self.error(f"an index of {len(elements)} elements for a tensor of rank {len(shape)}", access.op.line)
@@ -337,11 +339,17 @@ class _Planner:
             begin = info.begin if isinstance(info.begin, Ref) else evaluate(info.begin, self.blocks)
             # One row or one lane of many is no legal block on a TPU: there the kernel slices it out.
             sliver = self.target.is_tpu and from_end < 2 and size == 1 and extent > 1
-            if element.axis in indexed and isinstance(begin, int) and begin % size == 0 and not sliver:
-                return WindowDim(DimKind.BLOCKED, size, element.axis)
-            # The kernel slices tiles out of the whole dimension: room for the last tile, which may reach past the end.
             start = begin if isinstance(begin, int) else 0
-            return WindowDim(DimKind.WHOLE, max(extent, start + -(-(extent - start) // size) * size))
+            last = start + self.trips(element.axis)[0] * size  # where the last tile ends, which may be past the end
+            inside = last - size < max(extent, 1)  # an axis longer than the dimension has tiles that are no block of it
+            if element.axis in indexed and isinstance(begin, int) and begin % size == 0 and not sliver and inside:
+                return WindowDim(DimKind.BLOCKED, size, element.axis)
+            # The kernel slices tiles out of the whole dimension, with room for the last one.
+            room = max(extent, last, start + -(-(extent - start) // size) * size)
+            if room > extent and self.target.is_tpu:
+                unit = LANES if from_end == 0 else SUBLANES if from_end == 1 else 1
+                room = -(-room // unit) * unit
+            return WindowDim(DimKind.WHOLE, room)
         if isinstance(element, Ref):
             axis = self.point_axis(element)
             if axis in indexed and not (self.target.is_tpu and from_end < 2) and self.program.axes[axis].begin == 0:

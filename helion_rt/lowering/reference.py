@@ -1,7 +1,7 @@
 """The reference path: a program in plain ``jax.numpy``, tile loop by tile loop, without Pallas and without masks.
 
 It judges every candidate and is the last resort of every call. Tiles have their true sizes: full ones in a
-``fori_loop``, the ragged last one by itself, so no element that does not exist is ever computed.
+``fori_loop``, the ragged last one by itself, so no element that does not exist is ever computed (see ``sizes``).
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from jax import lax
 from ..exc import PlanError
 from ..program.expr import BinExpr, Block, blocks_in, evaluate
 from ..program.ir import Axis, Op, Program, Ref, Region, Span, TileIndex, output_leaves, walk
-from .evaluate import apply, shape_of
+from .evaluate import apply, count, shape_of
 from .legalize import legalize
+from .masks import Tags, infer_tags
 
 _BLOCK = 128  # tile size of the reference path: small enough for memory, large enough that few tiles are walked
 
@@ -39,6 +40,7 @@ class State:
     env: dict[int, Any]
     tiles: dict[int, Tile]
     blocks: Sequence[int]
+    tags: dict[int, Tags] = dataclasses.field(default_factory=dict)  # which axes bound the values of the current launch
 
 
 def depends_on_blocks(program: Program) -> bool:
@@ -89,7 +91,7 @@ def _run_op(program: Program, op: Op, state: State) -> None:
         case "hl.loop":
             _loop(program, op, state)
         case "hl.load":
-            state.env[op.results[0]] = _load(op, state)
+            state.env[op.results[0]] = _load(program, op, state)
         case "hl.store":
             _store(program, op, state)
         case "hl.tile_index":
@@ -102,8 +104,10 @@ def _run_op(program: Program, op: Op, state: State) -> None:
             state.env[op.results[0]] = jnp.asarray(tile.begin + tile.size, jnp.int32)
         case "hl.tile_id":
             state.env[op.results[0]] = jnp.asarray(state.tiles[_axis_arg(op)].id, jnp.int32)
+        case "hl.count":
+            state.env[op.results[0]] = jnp.asarray(count(op, state.env[op.args[0].id].shape), program.types[op.results[0]].dtype)  # type: ignore[union-attr]
         case _:
-            state.env[op.results[0]] = apply(program, op, state.env, _local_blocks(program, state))
+            state.env[op.results[0]] = apply(program, op, state.env, state.blocks)
 
 
 def _axis_arg(op: Op) -> int:
@@ -112,18 +116,11 @@ def _axis_arg(op: Op) -> int:
     return axis
 
 
-def _local_blocks(program: Program, state: State) -> list[int]:
-    """Block sizes as they are in the current tile: the ragged last tile of an axis is smaller than its block."""
-    sizes = list(state.blocks)
-    for axis, tile in state.tiles.items():
-        sizes[program.axes[axis].block] = tile.size
-    return sizes
-
-
 def _launch(program: Program, op: Op, state: State) -> None:
     axes, writes = op.args
     assert isinstance(axes, tuple) and isinstance(writes, tuple)
     targets = [w.id for w in writes]
+    state.tags = infer_tags(program, op.regions[0], lambda value: shape_of(program, value, state.blocks), lambda axis: True, strict=False)
     _walk_axes(program, axes, op.regions[0], state, [], targets)
     for target, result in zip(targets, op.results, strict=True):
         state.env[result] = state.env[target]
@@ -133,14 +130,21 @@ def _loop(program: Program, op: Op, state: State) -> None:
     axes, inits = op.args
     assert isinstance(axes, tuple) and isinstance(inits, tuple)
     region = op.regions[0]
-    carried = [
-        jnp.asarray(_value(state, x), program.types[p].dtype) for x, p in zip(inits, region.params, strict=True)
-    ]  # fmt: skip
-    shapes = [shape_of(program, p, _local_blocks(program, state)) for p in region.params]
-    carried = [jnp.broadcast_to(c, s) for c, s in zip(carried, shapes, strict=True)]
+    carried = [_first_carry(program, state, x, p) for x, p in zip(inits, region.params, strict=True)]
     last = _walk_axes(program, axes, region, state, carried, _stored(region))
     for result, value in zip(op.results, last, strict=True):
         state.env[result] = value
+
+
+def _first_carry(program: Program, state: State, init: Any, param: int) -> jax.Array:
+    """A carried variable at the start of a loop. It has no more elements than the tiles around the loop give it."""
+    value = jnp.asarray(_value(state, init), program.types[param].dtype)
+    full = shape_of(program, param, state.blocks)
+    bound = [min([n, *(state.tiles[a].size for a in axes if a in state.tiles)]) for n, axes in zip(full, state.tags[param], strict=True)]
+    if value.ndim == 0:
+        return jnp.broadcast_to(value, bound)
+    size = tuple(map(min, bound, value.shape))
+    return lax.slice(value, (0,) * len(size), size)
 
 
 def _stored(region: Region) -> list[int]:
@@ -155,24 +159,18 @@ def _stored(region: Region) -> list[int]:
 def _walk_axes(program: Program, axes: tuple[Any, ...], region: Region, state: State, carried: list[Any], stored: list[int]) -> list[Any]:
     """Runs ``region`` for every tile of ``axes``, the first axis outermost; returns the carried values."""
     if not axes:
-        # A carried tile can be larger than the ragged last tile of the loop: only the elements that exist take part.
-        sizes = [shape_of(program, p, _local_blocks(program, state)) for p in region.params]
-        parts = [tuple(slice(0, n) for n in size) for size in sizes]
-        inner = State({**state.env}, state.tiles, state.blocks)
-        inner.env.update({p: c[part] for p, c, part in zip(region.params, carried, parts, strict=True)})
+        inner = State({**state.env}, state.tiles, state.blocks, state.tags)
+        inner.env.update(zip(region.params, carried, strict=True))
         out = _run_region(program, region, inner)
         for target in stored:
             state.env[target] = inner.env[target]
-        return [
-            c.at[part].set(jnp.broadcast_to(jnp.asarray(v, c.dtype), size))
-            for v, c, part, size in zip(out, carried, parts, sizes, strict=True)
-        ]
+        return [_next_carry(v, c) for v, c in zip(out, carried, strict=True)]
     axis = program.axes[axes[0]]
     begin, end, size = _bound(axis.begin, state), _bound(axis.end, state), state.blocks[axis.block]
 
     def step(tile: Tile, packed: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
         values, contents = packed
-        local = State({**state.env, **dict(zip(stored, contents, strict=True))}, {**state.tiles, axes[0]: tile}, state.blocks)
+        local = State({**state.env, **dict(zip(stored, contents, strict=True))}, {**state.tiles, axes[0]: tile}, state.blocks, state.tags)
         values = _walk_axes(program, axes[1:], region, local, values, stored)
         return values, [local.env[t] for t in stored]
 
@@ -181,6 +179,15 @@ def _walk_axes(program: Program, axes: tuple[Any, ...], region: Region, state: S
     for target, content in zip(stored, packed[1], strict=True):
         state.env[target] = content
     return packed[0]
+
+
+def _next_carry(value: Any, carry: jax.Array) -> jax.Array:
+    """``value`` as the next ``carry``. Elements that the ragged last tile of the loop does not have keep what they held."""
+    value = jnp.asarray(value, carry.dtype)
+    if value.ndim == 0 or value.shape == carry.shape:
+        return jnp.broadcast_to(value, carry.shape)
+    part = tuple(slice(0, min(n, m)) for n, m in zip(value.shape, carry.shape, strict=True))
+    return carry.at[part].set(value[part])
 
 
 def _tiles(axis: Axis, begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any) -> Any:
@@ -222,10 +229,11 @@ class Window:
     shape: tuple[int, ...]  # of the slice, dropped and added dimensions applied, before the gather
     gather: tuple[int, Any] | None  # (dimension after dropping, indices)
     step: tuple[int, ...]
+    keep: tuple[bool, ...]  # which dimensions of the tensor are not dropped
 
 
 def _window(index: tuple[Any, ...], shape: tuple[int, ...], state: State) -> Window:
-    starts, sizes, kept, steps = [], [], [], []
+    starts, sizes, kept, steps, keeps = [], [], [], [], []
     gather = None
     dim = 0
     for element in index:
@@ -245,20 +253,27 @@ def _window(index: tuple[Any, ...], shape: tuple[int, ...], state: State) -> Win
                 raise PlanError("more than one index tensor in a subscript is not supported yet")
             gather = (len(kept), state.env[element.id])
         else:
-            start = state.env[element.id] if isinstance(element, Ref) else _static_index(element, shape[dim], state)
+            dynamic = isinstance(element, Ref)
+            start = _wrapped(state.env[element.id], shape[dim]) if dynamic else _static_index(element, shape[dim], state)
             size, keep = 1, False
         starts.append(start)
         sizes.append(size)
         steps.append(step)
+        keeps.append(keep)
         if keep:
             kept.append(-(-size // step))
         dim += 1
-    return Window(tuple(starts), tuple(sizes), tuple(kept), gather, tuple(steps))
+    return Window(tuple(starts), tuple(sizes), tuple(kept), gather, tuple(steps), tuple(keeps))
 
 
 def _static_index(element: Any, extent: int, state: State) -> int:
     value = evaluate(element, state.blocks) if isinstance(element, (int, Block, BinExpr)) else int(element)
     return value + extent if value < 0 else value
+
+
+def _wrapped(position: jax.Array, extent: int) -> jax.Array:
+    """A position known only at run time by PyTorch's rule: negative ones count from the end. Never outside of the tensor."""
+    return jnp.clip(jnp.where(position < 0, position + extent, position), 0, max(0, extent - 1))
 
 
 def _slice(array: jax.Array, window: Window) -> jax.Array:
@@ -268,26 +283,57 @@ def _slice(array: jax.Array, window: Window) -> jax.Array:
     return part if set(window.step) <= {1} else part[tuple(slice(None, None, s) for s in window.step)]
 
 
-def _load(op: Op, state: State) -> jax.Array:
+def _room(program: Program, index: tuple[Any, ...], array: jax.Array, state: State) -> jax.Array:
+    """``array`` with room for tiles that reach past it, where an axis is longer than the dimension."""
+    pads = []
+    for element, extent in zip((e for e in index if e is not None), array.shape, strict=True):
+        last: int | None = extent
+        if isinstance(element, TileIndex):
+            axis = program.axes[element.axis]
+            last = axis.limit if isinstance(axis.end, Ref) else evaluate(axis.end, state.blocks)
+        pads.append((0, max(0, (last or extent) - extent)))
+    return jnp.pad(array, pads) if any(n for _, n in pads) else array
+
+
+def _load(program: Program, op: Op, state: State) -> jax.Array:
     tensor, index = op.args[0], op.args[1]
     assert isinstance(tensor, Ref) and isinstance(index, tuple)
-    array = state.env[tensor.id]
+    array = _room(program, index, state.env[tensor.id], state)
     window = _window(index, array.shape, state)
     part = _slice(array, window).reshape(window.shape)
-    return part if window.gather is None else jnp.take(part, window.gather[1], axis=window.gather[0])
+    if window.gather is None:
+        return part
+    dim, positions = window.gather
+    return jnp.take(part, _wrapped(positions, part.shape[dim]), axis=dim)
 
 
 def _store(program: Program, op: Op, state: State) -> None:
     tensor, index, value = op.args[:3]
     assert isinstance(tensor, Ref) and isinstance(index, tuple)
-    array = state.env[tensor.id]
+    old = state.env[tensor.id]
+    array = _room(program, index, old, state)
     window = _window(index, array.shape, state)
     if window.gather is not None:
         raise PlanError("storing through an index tensor is not supported yet", file=program.file, line=op.line)
-    part = jnp.broadcast_to(jnp.asarray(_value(state, value), array.dtype), window.shape)
+    part, sizes = _cut_to_window(program, state, value, window, array.dtype)
     if set(window.step) <= {1}:
-        part = part.reshape(window.sizes)
-        state.env[tensor.id] = lax.dynamic_update_slice(array, part, [jnp.asarray(s, jnp.int32) for s in window.starts])
-        return
-    slices = tuple(slice(a, a + n, s) for a, n, s in zip(window.starts, window.sizes, window.step, strict=True))
-    state.env[tensor.id] = array.at[slices].set(part.reshape(array[slices].shape))
+        array = lax.dynamic_update_slice(array, part.reshape(sizes), [jnp.asarray(s, jnp.int32) for s in window.starts])
+    else:
+        slices = tuple(slice(a, a + n, s) for a, n, s in zip(window.starts, sizes, window.step, strict=True))
+        array = array.at[slices].set(part.reshape(array[slices].shape))
+    state.env[tensor.id] = array if array is old or array.shape == old.shape else lax.slice(array, (0,) * old.ndim, old.shape)
+
+
+def _cut_to_window(program: Program, state: State, value: Any, window: Window, dtype: Any) -> tuple[jax.Array, tuple[int, ...]]:
+    """What is stored, broadcast to the window, and the sizes that are written: elements that ``value`` does not have are not."""
+    array = jnp.asarray(_value(state, value), dtype)
+    if not isinstance(value, Ref) or array.ndim == 0:
+        return jnp.broadcast_to(array, window.shape), window.sizes
+    at = len(window.shape) - array.ndim
+    full = shape_of(program, value.id, state.blocks)
+    have = [n if f == 1 else min(n, m) for f, n, m in zip(full, window.shape[at:], array.shape, strict=True)]
+    array = lax.slice(array, (0,) * array.ndim, [m if f == 1 else n for f, n, m in zip(full, have, array.shape, strict=True)])
+    shape = (*window.shape[:at], *have)
+    kept = iter(shape)
+    sizes = tuple(next(kept) if keep else n for n, keep in zip(window.sizes, window.keep, strict=True)) if shape != window.shape else window.sizes
+    return jnp.broadcast_to(array, shape), sizes

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import linecache
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ..exc import PlanError
 from ..program.expr import evaluate
 from ..program.ir import Arg, Op, Ref, Region, TensorType, walk
 from . import ops
-from .evaluate import expression, resolve
+from .evaluate import count, expression, resolve
 from .layout import Form, infer_forms, phys_shape
 from .masks import Tags, infer_tags
 from .ops import Kind, Operand, Result, dtype_text, literal
@@ -221,6 +222,9 @@ class KernelWriter:
     def operand(self, x: Arg, form: Form) -> Any:
         """An argument of an operation: tensors in ``form``, expressions as numbers."""
         if isinstance(x, Ref):
+            op = self.defs.get(x.id)
+            if op is not None and op.name == "hl.count" and not self.counted_axes(op):
+                return float(count(op, self.shape(op.args[0].id)))  # type: ignore[union-attr]
             shape = self.shape(x.id)
             text = self.value(x, form)
             return Operand(text, shape, phys_shape(shape, form if shape else Form.ROW), self.type(x.id).dtype)
@@ -230,6 +234,10 @@ class KernelWriter:
         """Writes ``op`` down and binds its result, in ``form``."""
         if op.name.startswith("hl.tile_"):
             self.bind((result, form), self.tile_value(op, form))
+            return
+        if op.name == "hl.count":
+            if self.counted_axes(op):
+                self.assign((result, Form.ROW), "count", self.count_text(op))
             return
         shape = self.shape(result)
         wanted = Result(shape, phys_shape(shape, form), self.type(result).dtype)
@@ -289,6 +297,27 @@ class KernelWriter:
         tests = ", ".join(f"({d}, {self.positions[axis].begin}, {self.end(axis)})" for d, axis in bounds)
         return f"_mask({text}, {fill}, {tests})"
 
+    def counted_axes(self, op: Op) -> list[tuple[int, ...]]:
+        """The axes that bound each of the dimensions that ``hl.count`` counts, where any do."""
+        x, dims = op.args[:2]
+        assert isinstance(x, Ref) and isinstance(dims, tuple)
+        tags = self.tags.get(x.id, ())
+        return [tuple(sorted(tags[d])) for d in dims if isinstance(d, int) and d < len(tags) and tags[d]]
+
+    def count_text(self, op: Op) -> str:
+        """``hl.count`` where a last tile can have fewer elements than its block."""
+        x, dims, correction = op.args
+        assert isinstance(x, Ref) and isinstance(dims, tuple)
+        shape, tags, dtype = self.shape(x.id), self.tags[x.id], dtype_text(self.type(op.results[0]).dtype)
+        text = str(math.prod(shape[d] for d in dims if isinstance(d, int) and not tags[d]))
+        for d in dims:
+            assert isinstance(d, int)
+            held = str(shape[d])
+            for axis in sorted(tags[d]):
+                held = f"jnp.minimum({held}, {self.end(axis)} - ({self.positions[axis].begin}))"
+            text = f"{text} * {held}" if tags[d] else text
+        return f"({text}).astype({dtype}) - {literal(correction, self.type(op.results[0]).dtype)}"
+
     def end(self, axis: int) -> str:
         end = self.program.axes[axis].end
         return self.value(end, Form.ROW) if isinstance(end, Ref) else str(evaluate(end, self.plan.blocks))
@@ -306,15 +335,21 @@ class KernelWriter:
         text = id if size == 1 else f"{id} * {size}"
         return text if start == 0 else f"{start} + {text}"
 
-    def tile_value(self, op: Op, form: Form) -> str:
+    @staticmethod
+    def axis_of(op: Op) -> int:
+        """The axis that ``hl.tile_...`` is about."""
         axis = op.args[0]
         assert isinstance(axis, int)
+        return axis
+
+    def tile_value(self, op: Op, form: Form) -> str:
+        axis = self.axis_of(op)
         at = self.positions[axis]
         match op.name:
             case "hl.tile_begin":
-                return f"({at.begin})"
+                return _scalar(at.begin, at)
             case "hl.tile_id":
-                return f"({at.id})"
+                return _scalar(at.id, at)
             case "hl.tile_end":
                 return f"jnp.minimum({at.begin} + {self.block(axis)}, {self.end(axis)})"
         phys = phys_shape(self.shape(op.results[0]), form)
@@ -346,6 +381,11 @@ class KernelWriter:
             return text
         old: Operand = self.operand(Ref(param), self.form(param))
         return self.mask(text, old.text, [(old.phys_dim(d), axis) for d, axis in bounds])
+
+
+def _scalar(text: str, at: Position) -> str:
+    """A position as a value; a number (known now, or when traced) has to be made one, with a dtype."""
+    return f"jnp.asarray({text}, jnp.int32)" if at.static or text.isdigit() else f"({text})"
 
 
 def source_line(plan: Plan, line: int) -> str:

@@ -48,8 +48,7 @@ class Tuner:
 
     def submit(self, slot: Slot) -> None:
         """Take on a slot: its program is stored, and it is tuned if it wants to be."""
-        if self._pid != os.getpid():  # a forked child: the thread and the worker are its parent's
-            self.__init__()
+        self._begin_anew_in_a_fork()
         with self._change:
             if self._stopping:
                 slot.tuning = Tuning.OFF
@@ -70,6 +69,7 @@ class Tuner:
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing is left to tune or to store. False if ``timeout`` seconds were not enough."""
+        self._begin_anew_in_a_fork()
         with self._change:
             return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored), timeout)
 
@@ -88,6 +88,10 @@ class Tuner:
         for slot in self._queue:
             slot.done.set()
 
+    def _begin_anew_in_a_fork(self) -> None:
+        if self._pid != os.getpid():  # the thread, the worker and what is queued are the parent's
+            self.__init__()
+
     def _run(self) -> None:
         while True:
             slot, pause = self._next()
@@ -100,11 +104,7 @@ class Tuner:
             try:
                 finished = self._tune(slot)
             except Exception as error:  # whatever it is, the calls go on with what they have
-                counters.tuner_errors += 1
-                slot.tuning, slot.tuning_error = Tuning.FAILED, f"{type(error).__name__}: {error}"
-                logger.warning(
-                    "tuning of kernel %s failed: %s", slot.kernel.name, slot.tuning_error, exc_info=logger.isEnabledFor(logging.DEBUG)
-                )
+                self._failed(slot, error)
                 finished = True
             with self._change:
                 if finished:
@@ -114,6 +114,14 @@ class Tuner:
                 else:
                     self._not_before[id(slot)] = time.monotonic() + POLL_SECONDS
                 self._change.notify_all()
+
+    def _failed(self, slot: Slot, error: Exception) -> None:
+        if self._stopping:  # that is why: stop() has killed the worker
+            slot.tuning = Tuning.OFF
+            return
+        counters.tuner_errors += 1
+        slot.tuning, slot.tuning_error = Tuning.FAILED, f"{type(error).__name__}: {error}"
+        logger.warning("tuning of kernel %s failed: %s", slot.kernel.name, slot.tuning_error, exc_info=logger.isEnabledFor(logging.DEBUG))
 
     def _next(self) -> tuple[Slot | None, float | None]:
         """The busiest slot that is due; else None and the seconds until one is (None: nothing is queued)."""

@@ -34,6 +34,11 @@ def jax_numerics() -> tuple[bool, str | None]:
     return _jax_numerics(jax.config)
 
 
+def jit_is_disabled() -> bool:
+    """Are we under ``jax.disable_jit()``?"""
+    return operator.attrgetter("jax_disable_jit")(jax.config)
+
+
 def hot_key(args: Sequence[Any]) -> tuple[Any, ...]:
     """The hashable stand-in of a call's arguments: cheap, and different wherever the facts differ.
 

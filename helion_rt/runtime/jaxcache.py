@@ -34,8 +34,9 @@ def set_up(cache_dir: Path) -> None:
     if not getattr(jax.config, ENABLED) or is_network_file_system(cache_dir):
         return
     try:
+        str(wanted).encode()  # XLA takes the name as UTF-8, and fails every compilation where it is not
         make_private_directory(wanted)
-    except OSError as error:
+    except (OSError, UnicodeEncodeError) as error:
         logger.info("no compilation cache in %s: %s", wanted, error)
         return
     if not os.access(wanted, os.W_OK):

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import inspect
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import jax
 from jax.core import Tracer
 
+from helion_rt import lowering, targets
 from helion_rt.config import Config
 from helion_rt.exc import ConfigError, InputError
 from helion_rt.program.ir import ArgKind, Program, Ref, output_leaves
 from helion_rt.program.signature import Fact
 from helion_rt.settings import Settings, TuneMode
 
-from . import door
+from . import door, prepare
 from . import facts as call_facts
 from .counters import counters
 from .slot import Origin, Serving, Slot, registry
@@ -34,11 +36,16 @@ if TYPE_CHECKING:
 class Family:
     """The slots of one tuple of facts: more than one where the program is specialised to the values of numbers."""
 
-    paths: tuple[tuple[int | str, ...], ...] = ()
+    paths: tuple[tuple[Any, ...], ...] = ()
     slots: dict[tuple[Any, ...], Slot] = field(default_factory=dict)
 
     def find(self, args: Sequence[Any]) -> Slot | None:
-        return self.slots.get(tuple(call_facts.stable(call_facts.at(args, path)) for path in self.paths))
+        return self.slots.get(self.key(args))
+
+    def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        """The values that tell this family's slots apart. On the hot path: no generator, no call but for odd floats."""
+        values = [args[path[0]] if len(path) == 1 else call_facts.at(args, path) for path in self.paths]
+        return tuple([v if v.__class__ is not float or (v and v == v) else repr(v) for v in values])
 
 
 @dataclass(slots=True)
@@ -73,6 +80,12 @@ class Kernel:
         self._positional = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
         if inspect.Parameter.VAR_POSITIONAL in kinds:
             self._positional = -1  # always bound by inspect
+        # For a call with n positional arguments alone: the defaults that follow them.
+        self._tails: dict[int, tuple[Any, ...]] = {}
+        for n in range(len(self._names), -1, -1):
+            rest = self._names[n:]
+            if self._positional == len(self._names) and all(name in self._defaults for name in rest):
+                self._tails[n] = tuple(self._defaults[name] for name in rest)
         self._routes: dict[tuple[Any, ...], Route] = {}
         self._families: dict[tuple[Any, ...], Family] = {}
         self._lock = threading.RLock()
@@ -87,8 +100,8 @@ class Kernel:
         return Settings.from_env().for_kernel(self._options, **self._place())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs or len(args) != self._positional or len(args) != len(self._names):
-            args = self.bound(*args, **kwargs)
+        tail = None if kwargs else self._tails.get(len(args))
+        args = self.bound(*args, **kwargs) if tail is None else args + tail
         try:
             route = self._routes.get(call_facts.hot_key(args))
         except (KeyError, TypeError, RuntimeError):  # tracers, what cannot be hashed, torch's nested tensors
@@ -141,13 +154,12 @@ class Kernel:
         """Lower for ``target`` (a name; by default that of JAX's backend). Arguments may be arrays of torch or JAX, meta tensors
         or ``jax.ShapeDtypeStruct``; nothing runs. ``config``: by default the kernel's own, else the safe default."""
         program, chosen, aimed = self._at(args, kwargs, target, config)
-        stages = _late("helion_rt.lowering")
-        return stages.lower(program, chosen, aimed)
+        return lowering.lower(program, chosen, aimed)
 
     def to_pallas(self, *args: Any, target: Target | str | None = None, config: Config | None = None, **kwargs: Any) -> str:
         """Pallas source of the kernel that runs with only JAX installed. Arguments as for ``lower``."""
         program, chosen, aimed = self._at(args, kwargs, target, config)
-        return _late("helion_rt.lowering").generate(program, chosen, aimed)
+        return lowering.generate(program, chosen, aimed)
 
     def forget(self, slots: Collection[Slot]) -> None:
         """Drop slots, with their executables and all that leads to them; the next call makes them anew."""
@@ -159,7 +171,6 @@ class Kernel:
             self._routes = {k: r for k, r in self._routes.items() if id(r.slot) not in gone and r.family.slots}
 
     def _at(self, args: Any, kwargs: Any, target: Any, config: Config | None) -> tuple[Program, Config, Target]:
-        prepare, targets = _late("helion_rt.runtime.prepare"), _late("helion_rt.targets")
         aimed = targets.detect() if target is None else targets.get(target)
         found, *_ = prepare.find(self, self.bound(*args, **kwargs), aimed)
         space = prepare.Space(found.program, aimed)
@@ -174,7 +185,8 @@ class Kernel:
         """The slow path: arguments that were not seen before, tracers, and kinds that are refused."""
         try:
             self._refuse(bound)
-            slot, family = self._slot(bound)
+            with _collection_deferred():
+                slot, family = self._slot(bound)
         except InputError as error:
             raise self._placed(error) from None
         if slot.settings.tune is TuneMode.SYNC:
@@ -198,13 +210,14 @@ class Kernel:
                 return
             slot.submitted = True
         if slot.aliases or slot.wants_tuning:
-            _late("helion_rt.runtime.background").tuner.submit(slot)
+            from .background import tuner  # late: a warm process needs no tuner
+
+            tuner.submit(slot)
         else:
             slot.done.set()  # a warm process has nothing to store and nothing to tune: no thread, no import
 
     def _slot(self, bound: tuple[Any, ...]) -> tuple[Slot, Family]:
         """The slot of these arguments, made if it is new."""
-        prepare = _late("helion_rt.runtime.prepare")
         facts = self.facts(bound)
         with self._lock:
             family = self._families.setdefault((facts, prepare.numerics()), Family())
@@ -218,7 +231,7 @@ class Kernel:
                         registry.drop(old)
                     family.paths, family.slots = tuple(sorted({*family.paths, *paths}, key=repr)), {}
                     self._routes = {k: r for k, r in self._routes.items() if r.family is not family}
-                family.slots[tuple(call_facts.stable(call_facts.at(bound, path)) for path in family.paths)] = slot
+                family.slots[family.key(bound)] = slot
         if new:
             registry.add(slot)  # without the lock: it may make another kernel, with a lock of its own, forget slots
         return slot, family
@@ -284,7 +297,7 @@ class Kernel:
 
     def _rescue(self, slot: Slot, serving: Serving, args: tuple[Any, ...], arrays: Sequence[Any], error: Exception) -> Any:
         """A call whose executable failed: arrays that live elsewhere are the caller's right, the rest goes to the reference path."""
-        if jax.config.jax_disable_jit:  # no executable runs then; what it computes is not Python that anybody could step through
+        if call_facts.jit_is_disabled():  # no executable runs then; what it computes is not Python that anybody could step through
             serving.tally.calls -= 1
             with jax.disable_jit(False):
                 return self(*args)
@@ -296,7 +309,7 @@ class Kernel:
         if serving.origin in (Origin.REFERENCE, Origin.FORCED):
             raise error
         counters.rescues += 1
-        _late("helion_rt.runtime.prepare").fall_back(slot)
+        prepare.fall_back(slot)
         return self._through_door(slot, args)
 
     def _place(self) -> dict[str, Any]:
@@ -307,7 +320,7 @@ class Kernel:
 def _is_as_is(kind: ArgKind, value: Any) -> bool:
     """Does an executable take it without a look at its value? Integers are checked to fit 32 bits, 64-bit arrays too."""
     if kind is ArgKind.SCALAR:
-        return isinstance(value, float) and not jax.config.jax_enable_x64
+        return isinstance(value, float) and not call_facts.jax_numerics()[0]
     return isinstance(value, jax.Array) and value.dtype != door.WIDE_DTYPE
 
 
@@ -316,7 +329,7 @@ def _enter(name: str, kind: ArgKind, value: Any) -> Any:
         if isinstance(value, int):
             call_facts.check_int(name, value)
         # With x64 on JAX would make 64 bits of a Python number.
-        return call_facts.narrow_number(value) if jax.config.jax_enable_x64 else value
+        return call_facts.narrow_number(value) if call_facts.jax_numerics()[0] else value
     if isinstance(value, Tracer):
         if value.dtype == door.WIDE_DTYPE:
             raise InputError(
@@ -355,11 +368,18 @@ def _for_torch(program: Program, args: Sequence[Any], arrays: Sequence[Any], out
     return _fill(program.outputs, iter([written.get(ref.id, t) for ref, t in zip(refs[:returned], tensors, strict=False)]))
 
 
-def _late(name: str) -> ModuleType:
-    """A module of ours that is heavy to import, imported at first use."""
-    import importlib
-
-    return importlib.import_module(name)
+@contextlib.contextmanager
+def _collection_deferred() -> Iterator[None]:
+    """No garbage collection inside: tracing makes many objects and little garbage, and a full collection of a process that
+    holds torch and JAX takes 0.3 s; it can wait until the call has its result."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def kernel(

@@ -1,4 +1,4 @@
-"""The first call of a signature: program, key, record, and something that serves. Imported late: it brings capture and lowering."""
+"""The first call of a signature: program, key, record, and something that serves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
 from . import facts as facts_of_call
-from . import jaxcache
+from . import jaxcache, log
 from .counters import counters
 from .slot import Origin, Slot, Tuning
 
@@ -164,6 +164,7 @@ def key_of(program: Program, target: Target, configs: Sequence[Config]) -> Key:
 def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = True) -> tuple[Found, Key, LocalTier, Settings]:
     """The program of bound arguments, its database key, and where records are. Raises ``CaptureError`` and ``InputError``."""
     settings = kernel.settings
+    log.set_up(settings.log_level)
     jaxcache.set_up(settings.cache_dir)
     tier = tier_in(settings.cache_dir)
     found = find_program(kernel, kernel.facts(bound), tuple(map(facts_of_call.values_of, bound)), settings, tier, stored)

@@ -74,6 +74,8 @@ def search(
     out = Outcome()
     default = start or space.default()
     first = evaluator.trial(default)
+    if first.fault is not None and not stop():  # it serves right now: once may have been somebody else's doing, e.g. the OOM killer's
+        first = evaluator.trial(default)
     ready = time.monotonic()  # bringing a worker up is no part of the budget
     out.incumbent = default if first.fault is None else None
     best_seconds = first.seconds

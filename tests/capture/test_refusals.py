@@ -169,7 +169,33 @@ def _outer_data_bound(x):
         x[tile] = 1
 
 
+def _scatter(x):
+    for tile in hl.tile(x.size(0)):
+        x[x[tile].to(torch.int32)] = x[tile]  # HERE
+
+
+def _two_gathers(x):
+    y = x.view(2, 4)
+    for tile in hl.tile(2):
+        at = tile.index * 0
+        x[tile] = y[at, at]  # HERE
+
+
+def _stored_after_inner(x):
+    for tile in hl.tile(x.size(0)):
+        for inner in hl.tile(8):
+            last = x[inner].sum()
+        x[tile] = last  # HERE
+
+
+def _random_in_place(x):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = torch.nn.functional.dropout(x[tile], 0.5)  # HERE
+
+
 REFUSED = [
+    (_scatter, "storing through an index tensor"), (_two_gathers, "more than one index tensor"),
+    (_stored_after_inner, "'last' is assigned in the tile loop"), (_random_in_place, "random"),
     (_break, "'break'"), (_continue_in_if, "'continue'"), (_return, "'return'"), (_if, "condition"), (_item, "item"),
     (_compared_block, "block size"), (_range_of_block, "range over a block size"), (_whole_tensor, "whole host tensor"),
     (_constant, "from outside of the kernel"), (_random, "random"), (_mask_index, "boolean mask"), (_not_yet, "hl.atomic_add"),
@@ -195,6 +221,38 @@ def test_refused_with_its_line(fn: Callable[..., Any], message: str) -> None:
         program_of(fn, rand(8))
     assert caught.value.kernel == fn.__name__ and caught.value.file == __file__
     assert caught.value.line == line_of(fn)
+
+
+def _typo_of_language(x):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = hl.tiel(x[tile])  # HERE
+
+
+def _typo_of_tensor(x):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = x[tile].foo()  # HERE
+
+
+def _typo_of_tile(x):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = tile.size  # HERE
+
+
+def _no_such_name(x):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = no_such_name(x[tile])  # HERE  # noqa: F821
+
+
+def _unpacked(x):
+    for a, b in hl.tile([x.size(0)]):  # HERE
+        x[a] = b
+
+
+@pytest.mark.parametrize("fn", [_typo_of_language, _typo_of_tensor, _typo_of_tile, _no_such_name, _unpacked])
+def test_python_errors_name_the_line(fn: Callable[..., Any]) -> None:
+    with pytest.raises(CaptureError) as caught:
+        program_of(fn, rand(8))
+    assert type(caught.value) is CaptureError and caught.value.file == __file__ and caught.value.line == line_of(fn)
 
 
 def _shapes(x, y):
@@ -256,7 +314,12 @@ def _dot_of_two_dtypes(x, y):
         x[tile] = hl.dot(x[tile][:, None], y[0:1][None, :].to(torch.bfloat16))[:, 0]  # HERE
 
 
-@pytest.mark.parametrize("fn", [_carried_dtype, _float_index, _complex, _dot_of_two_dtypes])
+def _bits_of_floats(x, y):
+    for tile in hl.tile(x.size(0)):
+        x[tile] = x[tile] & 1  # HERE
+
+
+@pytest.mark.parametrize("fn", [_carried_dtype, _float_index, _complex, _dot_of_two_dtypes, _bits_of_floats])
 def test_dtypes_that_do_not_fit(fn: Callable[..., Any]) -> None:
     with pytest.raises(DTypeError) as caught:
         program_of(fn, rand(8), rand(5))
@@ -293,3 +356,14 @@ def test_outside_of_a_kernel() -> None:
         _ = hl.rand
     with pytest.raises(AttributeError):
         _ = hl.tiel
+
+
+def test_a_tile_must_not_reach_past_a_dimension() -> None:
+    def add(x, y):
+        out = torch.empty_like(x)
+        for tile in hl.tile(out.size()):
+            out[tile] = x[tile] + y[tile]
+        return out
+
+    with pytest.raises(ShapeMismatch, match=r"ends at 8 indexes a dimension of 7"):
+        program_of(add, torch.ones(8, 8), torch.ones(7, 8))

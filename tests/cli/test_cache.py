@@ -93,3 +93,11 @@ def test_bad_records_are_told(records: list[Record], tmp_path: Path, capsys: pyt
     status, out, err = run(capsys, "ls", "--json")
     assert status == 0 and len(json.loads(out)) == len(records) - 1 and "1 bad record" in err
     assert run(capsys, "ls", "--json")[2] == ""
+
+
+def test_a_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    status, _, err = run(capsys, "ls", "--dir", str(tmp_path / "file"))
+    assert status == 1 and "is not a directory" in err
+    status, _, err = run(capsys, "ls", "--dir", "~no_such_user_of_helion_rt/x")
+    assert status == 1 and "home directory" in err

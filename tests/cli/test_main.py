@@ -61,3 +61,23 @@ sys.exit(main(["cache", "path", "--dir", "/somewhere"]))
 """
     result = command(code=code)
     assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
+    """As in ``helion-rt cache ls | head``; rich by itself would make it status 1."""
+    from helion_rt.database import Evidence, EvidenceKind, Key, LocalTier, Record, Status
+
+    record = Record(Key("ab" * 32, (), "x64", "cpu"), "k", Status.NO_CANDIDATE, {}, 1, Evidence(EvidenceKind.SCHEDULED), {})
+    assert LocalTier(tmp_path).put(record)
+    reader, writer = os.pipe()
+    os.close(reader)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "HELION_RT_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", RUN, "cache", "ls"]
+    result = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=env, timeout=60)
+    os.close(writer)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_a_closed_standard_output(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert module.main(["cache", "ls", "--dir", str(tmp_path)]) == 0

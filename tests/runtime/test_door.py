@@ -94,5 +94,25 @@ def test_an_output_keeps_its_memory():
 
 def test_write_back_reaches_a_leaf_that_requires_grad():
     tensor = torch.zeros(3, requires_grad=True)
-    door.write_back(tensor, torch.ones(3))
+    door.write_back(tensor, torch.ones(3), "x")
     assert tensor.tolist() == [1, 1, 1]
+
+
+def test_a_tensor_that_cannot_be_written_is_named():
+    with pytest.raises(InputError, match="argument 'x', which the kernel writes"):
+        door.write_back(torch.zeros(1).expand(3), torch.ones(3), "x")
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64", "object", "datetime64[s]", "<U3", "complex128"])
+def test_dtypes_that_no_target_has_are_refused(dtype):
+    with pytest.raises(InputError, match="argument 'x' is"):
+        door.from_numpy(np.zeros(2, dtype), "x")
+
+
+def test_nested_tensors_are_refused():
+    with pytest.raises(InputError, match="nested"):
+        door.from_torch(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged), "x")
+
+
+def test_numpys_foreign_byte_order():
+    assert np.array_equal(door.from_numpy(np.arange(3, dtype=">f4"), "x"), [0, 1, 2])

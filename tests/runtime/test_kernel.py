@@ -284,3 +284,141 @@ def test_an_executable_that_fails_at_run_time_is_replaced_by_the_reference():
     with pytest.warns(helion.exc.HelionRtWarning):
         assert np.array_equal(add(x, x), x * 2)
     assert counters.rescues == 1 and slot.serving.origin is Origin.REFERENCE
+
+
+@helion.kernel
+def shift(x: torch.Tensor, by: int = 1) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0)):
+        out[tile] = x[tile] + by
+    return out
+
+
+def test_numbers_under_a_trace_and_with_x64():
+    x = jnp.arange(8.0)
+    assert np.array_equal(jax.jit(lambda a: shift(a, 3))(x), x + 3)
+    assert np.array_equal(jax.jit(scale)(x, 3.0), x * 3)
+    with jax.enable_x64(True):
+        assert np.array_equal(shift(x, 3), x + 3) and shift(x, 3).dtype == jnp.float32
+        assert np.array_equal(scale(x, 3.0), x * 3)
+        assert torch.equal(shift(torch.arange(8), 2), torch.arange(8) + 2)
+        with pytest.raises(InputError, match="cannot be checked") as caught:
+            jax.jit(shift)(jnp.arange(8))
+        assert caught.value.kernel == "shift"
+    assert counters.rescues == 0
+
+
+def test_under_disable_jit_the_same_executable_serves():
+    add = make_add()
+    x = jnp.ones((8, 8))
+    with jax.disable_jit():
+        assert np.array_equal(add(x, x), x * 2) and np.array_equal(add(x, x), x * 2)
+    slot = add.bind(x, x)
+    assert slot.serving.origin is Origin.DEFAULT and slot.calls == 2 and counters.rescues == 0
+
+
+def test_a_tensor_that_torch_will_not_write_is_the_callers_fault_and_changes_nothing():
+    narrow = torch.zeros(1).expand(6)
+    with pytest.raises(InputError, match="argument 'x', which the kernel writes") as caught:
+        bump(narrow)
+    assert caught.value.kernel == "bump" and caught.value.hint == "pass x.clone()"
+    assert bump.bind(narrow).serving.origin is Origin.DEFAULT and counters.rescues == 0
+
+
+def test_what_leads_to_forgotten_slots_goes_too():
+    add = make_add()
+    slots = []
+    for n in (1, 2, 3):
+        add(jnp.ones((n, 8)), jnp.ones((n, 8)))
+        slots.append(add.bind(jnp.ones((n, 8)), jnp.ones((n, 8))))
+    add.forget(slots[:2])
+    assert len(add._families) == len(add._routes) == 1
+    for value in np.linspace(0, 1, 5):  # a float, but of a type of its own
+        scale(jnp.ones(8), value)
+    assert sum(np.float64 in key for key in scale._routes) <= 1
+
+
+def test_a_stored_program_that_means_nothing_is_captured_again(monkeypatch):
+    from helion_rt.program import codec
+    from helion_rt.runtime import prepare
+
+    x = jnp.ones((8, 8))
+    add = make_add()
+    add(x, x)
+    helion.wait_for_tuning(60)
+    slot = add.bind(x, x)
+    (alias, *_) = slot.aliases
+    other = make_add()
+    other(jnp.ones((4, 8)), jnp.ones((4, 8)))
+    slot.tier.put_program(alias, codec.encode(other.bind(jnp.ones((4, 8)), jnp.ones((4, 8))).program))
+    again = make_add()
+    assert np.array_equal(again(x, x), x * 2) and again.bind(x, x).captured and counters.bad_programs == 1
+
+    slot.tier.put_program(alias, codec.encode(slot.program))
+    real = prepare.Space
+
+    def picky(program, target, configs):
+        if counters.captures == before:
+            raise KeyError("no such operation")
+        return real(program, target, configs)
+
+    before = counters.captures
+    monkeypatch.setattr(prepare, "Space", picky)
+    again = make_add()
+    assert np.array_equal(again(x, x), x * 2) and again.bind(x, x).captured and counters.bad_programs == 2
+
+
+def test_a_no_candidate_record_of_another_space_or_of_other_configs_is_no_verdict():
+    from helion_rt.database import Evidence, EvidenceKind, Record, Status
+    from helion_rt.runtime import prepare
+    from helion_rt.tuning.space import SPACE_VERSION
+
+    x = jnp.ones((16, 16))
+    slot = make_add().bind(x, x)
+    evidence = Evidence(EvidenceKind.MEASURED)
+    for version, used in ((SPACE_VERSION + 1, False), (SPACE_VERSION, True)):
+        record = Record(slot.key, "add", Status.NO_CANDIDATE, {}, version, evidence, {})
+        assert prepare.adopt(slot, record) is used
+    configs = [helion.Config(block_sizes=[8, 16]), helion.Config(block_sizes=[16, 8])]
+    keys = {make_add(configs=c).bind(x, x).key.digest for c in (configs, configs[::-1], [*configs, helion.Config(block_sizes=[8, 8])])}
+    assert len(keys) == 2 and slot.key.digest not in keys
+
+
+def test_a_kernel_with_another_dot_precision_is_another_program():
+    def make(precision):
+        @helion.kernel(dot_precision=precision)
+        def dot(x, y):
+            out = torch.empty([x.size(0), y.size(1)], dtype=x.dtype)
+            for m, n in hl.tile(out.size()):
+                out[m, n] = hl.dot(x[m, :], y[:, n])
+            return out
+
+        return dot
+
+    x = jnp.ones((8, 8))
+    aliases = set()
+    for precision in ("ieee", "tf32"):
+        dot = make(precision)
+        assert np.array_equal(dot(x, x), jnp.full((8, 8), 8.0))
+        helion.wait_for_tuning(60)
+        aliases |= set(dot.bind(x, x).aliases)
+    assert len(aliases) == 2
+
+
+def test_log_level_reaches_the_logger(monkeypatch, capsys):
+    import logging
+
+    from helion_rt.runtime import log
+    from helion_rt.settings import LogLevel
+
+    logger = logging.getLogger("helion_rt")
+    monkeypatch.setattr(logger, "level", logger.level)
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", False)
+    log.set_up.cache_clear()
+    log.set_up(LogLevel.WARNING)
+    assert not logger.handlers
+    log.set_up(LogLevel.INFO)
+    logging.getLogger("helion_rt.tuning").info("a candidate")
+    assert capsys.readouterr().err == "INFO helion_rt.tuning: a candidate\n"
+    log.set_up.cache_clear()

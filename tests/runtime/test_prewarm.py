@@ -83,3 +83,29 @@ def test_manifests_that_cannot_be_used(manifest, capsys, text, says):
     manifest.write_text(text)
     assert main(["prewarm", str(manifest)]) == 2
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("body", ["raise RuntimeError('boom')", "def (", "import no_such_module"])
+def test_a_module_that_does_not_import_is_named(manifest, capsys, body):
+    (manifest.parent / "broken.py").write_text(body)
+    manifest.write_text("[[kernels]]\nkernel = 'broken.py:f'\nargs = []")
+    assert main(["prewarm", str(manifest)]) == 2
+    assert "'broken.py:f': cannot import broken.py" in capsys.readouterr().err
+
+
+def test_targets_are_a_list(manifest, capsys):
+    manifest.write_text('targets = "cpu"\n' + MANIFEST)
+    assert main(["prewarm", str(manifest)]) == 2
+    assert "a list of names, not 'cpu'" in capsys.readouterr().err
+
+
+def test_a_record_that_the_directory_does_not_take_fills_nothing(manifest, own_cache, monkeypatch, capsys):
+    from helion_rt.runtime.background import tuner
+    from helion_rt.tuning.search import Outcome
+
+    own_cache.write_text("a file, not a directory")
+    monkeypatch.setattr(tuner, "_search", lambda slot: Outcome())
+    assert main(["prewarm", str(manifest), "--target", "cpu", "--json"]) == 1
+    out, _ = capsys.readouterr()
+    (result,) = json.loads(out)
+    assert not result["filled"] and result["status"] == f"found, but {own_cache} cannot be written"

@@ -201,3 +201,20 @@ def test_a_record_whose_config_is_no_longer_legal_is_tuned_again(tmp_path):
     assert report["right"] and report["counters"]["stale_records"] >= 1 and slot["candidates_tried"] > 0 and "Traceback" not in err
     (record,) = list(open_local(cache).records())
     assert record.config.get("block_sizes") != [8, 8, 8, 8]
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="needs /proc")
+def test_an_error_of_the_program_while_tuning_is_all_that_is_said(tmp_path):
+    program = tmp_path / "fails.py"
+    program.write_text(
+        f"import sys; sys.path.insert(0, {str(PROGRAM.parent)!r})\n"
+        "import server_program\n"
+        "server_program.serve(1); print('served', flush=True); sys.stdin.read(); raise SystemExit(3)\n"
+    )
+    process = start(tmp_path / "cache", seconds="60", program=program)
+    assert process.stdout is not None and process.stdin is not None and process.stdout.readline() == "served\n"
+    assert (workers := until(workers_of, 60, process.pid))
+    process.stdin.close()
+    process.stdin = None
+    _, err = process.communicate(timeout=10)
+    assert (process.returncode, err) == (3, "") and not any(map(alive, workers))

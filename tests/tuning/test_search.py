@@ -112,3 +112,17 @@ def test_the_winner_must_win_against_the_default_again():
 
     out = search(FakeSpace(), Fickle(times()), budget=60)
     assert out.winner is None and out.default_ms == 1000
+
+
+def test_a_default_that_failed_once_is_asked_again_before_anything_may_replace_it():
+    machine = FakeMachine(dict.fromkeys(FakeSpace.sizes, 1.0))
+    real, failed = machine.trial, []
+
+    def trial(candidate):
+        if candidate == config(1024) and not failed:
+            failed.append(1)
+            return Trial("the worker ended with code -9")
+        return real(candidate)
+
+    machine.trial = trial
+    assert search(FakeSpace(), machine, 1.0).winner is None and failed
