@@ -62,7 +62,8 @@ def _fit(tracer: Tracer, value: TracedTensor, tensor: TracedTensor, shape: tuple
         fits = False
     if not fits:
         target = ", ".join(str(tracer.hints.decode(n)) for n in shape)
-        raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]", "both need the same dimensions: reshape or reduce the value")
+        hint = "both need the same dimensions: reshape or reduce the value"
+        raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]", hint)
     return value if value.dtype == tensor.dtype else tracer.cast(value, tensor.dtype)
 
 
@@ -126,9 +127,8 @@ def _tile_element(tracer: Tracer, axis: int, size: int) -> tuple[Arg, int, Any]:
     end = info.limit if isinstance(info.end, Ref) else info.end
     extent = tracer.hints.decode(size)
     if isinstance(end, int) and isinstance(extent, int) and end > extent:
-        raise tracer.error(
-            ShapeMismatch, f"a tile of a loop that ends at {end} indexes a dimension of {extent}", "the dimensions that one loop tiles must agree"
-        )
+        message = f"a tile of a loop that ends at {end} indexes a dimension of {extent}"
+        raise tracer.error(ShapeMismatch, message, "the dimensions that one loop tiles must agree")
     return TileIndex(axis), tracer.block_hint(axis), slice(None)
 
 
@@ -198,7 +198,8 @@ def _complete(tracer: Tracer, tensor: TracedTensor, items: list[Any]) -> list[An
     dots = [i for i, item in enumerate(items) if item is Ellipsis]
     given = sum(item is not None and item is not Ellipsis for item in items)
     if given > rank or len(dots) > 1:
-        raise tracer.error(ShapeMismatch, f"{given} indices for a {tracer.describe(tensor)}", "one index for each dimension, one '...' at most")
+        hint = "one index for each dimension, one '...' at most"
+        raise tracer.error(ShapeMismatch, f"{given} indices for a {tracer.describe(tensor)}", hint)
     at = dots[0] if dots else len(items)
     return [*items[:at], *[slice(None)] * (rank - given), *items[at + 1 :]]
 

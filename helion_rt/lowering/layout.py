@@ -102,5 +102,3 @@ def _form(op: Op, result: int, shape_of: Callable[[int], Shape], forms: dict[int
     if kind is Kind.VIEW and form is Form.ROW and phys_shape(before, form) == phys_shape(shape, Form.COLUMN):
         return Form.COLUMN
     return Form.ROW
-
-

@@ -168,7 +168,7 @@ def _other_tags(rules: _Rules, op: Op, tags: dict[int, Tags], first: Tags, rank:
         return first  # what does not exist comes last, and reaches nothing before it
     touched = any(found[d] for d in dims for r in refs_in(op.args) if (found := _of(r, tags)))
     if base == "select":
-        if touched and op.args[2] != 0:  # a tile always has a first element
+        if touched and op.args[2:3] != (0,):  # a tile always has a first element
             rules.refuse(op, "an element of a ragged tile is selected by its position")
         return tuple(t for d, t in enumerate(first) if d not in dims)
     if touched:

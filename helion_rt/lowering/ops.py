@@ -194,9 +194,9 @@ def _round(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
     decimals = kwargs.get("decimals", 0)
     if decimals == 0:
         return _unary("jnp.round({0})")(args[:1], {}, out)
-    # torch's own way: scale, round, scale back
+    there, back = ("*", "/") if decimals > 0 else ("/", "*")
     scale = literal(float(10 ** abs(decimals)))
-    return _unary(f"(jnp.round({{0}} * {scale}) / {scale})" if decimals > 0 else f"(jnp.round({{0}} / {scale}) * {scale})")(args[:1], {}, out)
+    return _unary(f"(jnp.round({{0}} {there} {scale}) {back} {scale})")(args[:1], {}, out)
 
 
 def _clamp(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:

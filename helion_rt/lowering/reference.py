@@ -334,6 +334,7 @@ def _cut_to_window(program: Program, state: State, value: Any, window: Window, d
     have = [n if f == 1 else min(n, m) for f, n, m in zip(full, window.shape[at:], array.shape, strict=True)]
     array = lax.slice(array, (0,) * array.ndim, [m if f == 1 else n for f, n, m in zip(full, have, array.shape, strict=True)])
     shape = (*window.shape[:at], *have)
+    if shape == window.shape:
+        return jnp.broadcast_to(array, shape), window.sizes
     kept = iter(shape)
-    sizes = tuple(next(kept) if keep else n for n, keep in zip(window.sizes, window.keep, strict=True)) if shape != window.shape else window.sizes
-    return jnp.broadcast_to(array, shape), sizes
+    return jnp.broadcast_to(array, shape), tuple(next(kept) if k else n for n, k in zip(window.sizes, window.keep, strict=True))

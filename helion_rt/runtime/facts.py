@@ -47,7 +47,8 @@ def hot_key(args: Sequence[Any]) -> tuple[Any, ...]:
     key: list[Any] = [*_jax_numerics(jax.config)]
     for value in args:
         # JAX arrays first and without a call: this line is most of the hot path.
-        key.append(value.aval if type(value) is _array_class else _hot_part(value))
+        kind = value.__class__
+        key.append(value.aval if kind is _array_class else kind if kind is float or kind is int else _hot_part(value))
     return tuple(key)
 
 

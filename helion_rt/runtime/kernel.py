@@ -38,9 +38,16 @@ class Family:
 
     paths: tuple[tuple[Any, ...], ...] = ()
     slots: dict[tuple[Any, ...], Slot] = field(default_factory=dict)
+    recent: tuple[Any, Slot] | None = None  # the one specialised value that was seen last, and its slot
 
     def find(self, args: Sequence[Any]) -> Slot | None:
-        return self.slots.get(self.key(args))
+        recent = self.recent
+        if recent is not None and args[self.paths[0][0]] is recent[0]:  # a default, as good as always: the very same object
+            return recent[1]
+        slot = self.slots.get(self.key(args))
+        if slot is not None and len(self.paths) == 1 and len(self.paths[0]) == 1:
+            self.recent = (args[self.paths[0][0]], slot)
+        return slot
 
     def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The values that tell this family's slots apart. On the hot path: no generator, no call but for odd floats."""
@@ -166,7 +173,7 @@ class Kernel:
         gone = set(map(id, slots))
         with self._lock:
             for family in self._families.values():
-                family.slots = {k: s for k, s in family.slots.items() if id(s) not in gone}
+                family.slots, family.recent = {k: s for k, s in family.slots.items() if id(s) not in gone}, None
             self._families = {facts: family for facts, family in self._families.items() if family.slots}
             self._routes = {k: r for k, r in self._routes.items() if id(r.slot) not in gone and r.family.slots}
 
@@ -229,7 +236,7 @@ class Kernel:
                 if not set(paths) <= set(family.paths):
                     for old in family.slots.values():
                         registry.drop(old)
-                    family.paths, family.slots = tuple(sorted({*family.paths, *paths}, key=repr)), {}
+                    family.paths, family.slots, family.recent = tuple(sorted({*family.paths, *paths}, key=repr)), {}, None
                     self._routes = {k: r for k, r in self._routes.items() if r.family is not family}
                 family.slots[family.key(bound)] = slot
         if new:

@@ -178,7 +178,7 @@ def _split(x):
 
 def test_what_mixes_elements_that_exist_with_others_is_a_plan_error() -> None:
     x = rand(5, 130)
-    with pytest.raises(PlanError, match="flip.* along a ragged tile"):
+    with pytest.raises(PlanError, match=r"flip.* along a ragged tile"):
         pallas(program_of(_flip, x), [x], [5, 64])
     check(_flip, [x], torch.cat([p.flip(1) for p in x.split(65, 1)], 1), blocks=[2, 65])
     for fn, reason in ((_last, "selected by its position"), (_split, "merges or splits a ragged tile")):
