@@ -56,12 +56,8 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 @functools.cache
 def _supported(name: str) -> bool:
-    try:
-        from ..lowering.ops import is_supported  # late: capture must import without the lowering
-    except ModuleNotFoundError as error:
-        if error.name is None or not error.name.startswith("helion_rt.lowering"):
-            raise
-        return True
+    from ..lowering.legalize import is_supported  # late: the one thing that capture asks of the lowering
+
     return is_supported(name)
 
 

@@ -255,6 +255,11 @@ REWRITES: dict[str, Callable[[Builder], None]] = {
 }
 
 
+def is_supported(name: str) -> bool:
+    """Whether capture may record ATen operation ``name`` as it is (else it is decomposed first)."""
+    return kind_of(name) is not None or base_name(name) in REWRITES
+
+
 def legalize(program: Program) -> Program:
     """``program`` in terms of the kinds of ``ops`` only. Raises ``PlanError`` for an operation nobody knows."""
     types = list(program.types)

@@ -513,10 +513,3 @@ def kind_of(name: str) -> Kind | None:
     if base in CONTRACTIONS:
         return Kind.CONTRACT
     return Kind.OTHER if base in OTHERS else None
-
-
-def is_supported(name: str) -> bool:
-    """Whether capture may record ATen operation ``name`` as it is (else it is decomposed first)."""
-    from .legalize import REWRITES  # the rewrites are built from this table
-
-    return kind_of(name) is not None or base_name(name) in REWRITES

@@ -287,9 +287,11 @@ def serve_default(slot: Slot, evidence: dict[str, Any] | None = None) -> None:
 
 
 def fall_back(slot: Slot) -> None:
-    """Serve the reference path, loudly. Raises ``HelionError`` if even that does not compile."""
+    """Serve the reference path, loudly. Raises ``PlanError`` for a kernel that has none, ``HelionError`` if it does not compile."""
     try:
         serve(slot, None, Origin.REFERENCE)
+    except PlanError:  # what the kernel says cannot be done with these sizes: the error names the line
+        raise
     except Exception as error:
         program = slot.program
         hint = "please report it with the kernel's source"

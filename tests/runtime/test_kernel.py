@@ -10,7 +10,7 @@ import torch
 
 import helion_rt as helion
 import helion_rt.language as hl
-from helion_rt.exc import ConfigError, InputError
+from helion_rt.exc import ConfigError, InputError, PlanError
 from helion_rt.runtime.counters import counters
 from helion_rt.runtime.slot import Origin, Registry, Tuning, registry
 
@@ -422,3 +422,19 @@ def test_log_level_reaches_the_logger(monkeypatch, capsys):
     logging.getLogger("helion_rt.tuning").info("a candidate")
     assert capsys.readouterr().err == "INFO helion_rt.tuning: a candidate\n"
     log.set_up.cache_clear()
+
+
+@helion.kernel
+def _squares_of_a_fixed_tile(x):
+    out = torch.empty_like(x)
+    for tile in hl.tile(x.size(0), block_size=64):
+        out[tile] = (x[tile].reshape(8, 8) * 2.0).reshape(64)
+    return out
+
+
+def test_a_kernel_that_no_path_can_run_says_why_at_its_line() -> None:
+    """A ragged last tile cannot be reshaped: neither by Pallas nor by the reference path."""
+    assert torch.equal(_squares_of_a_fixed_tile(torch.ones(128)), torch.full((128,), 2.0))
+    with pytest.raises(PlanError, match="reshape") as caught:
+        _squares_of_a_fixed_tile(torch.ones(130))
+    assert caught.value.line is not None
