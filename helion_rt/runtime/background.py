@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import dataclasses
 import logging
 import os
 import threading
@@ -178,6 +179,8 @@ class Tuner:
         if outcome.winner is not None:
             prepare.serve(slot, outcome.winner, Origin.TUNED, prepare.evidence_dict(record))
             counters.swaps += 1
+        else:  # the default stays, and is known now to be as good as what was tried
+            slot.serving = dataclasses.replace(slot.serving, evidence=prepare.evidence_dict(record))
         slot.tuning = Tuning.DONE
         return True
 

@@ -159,7 +159,8 @@ class Kernel:
 
     def lower(self, *args: Any, target: Target | str | None = None, config: Config | None = None, **kwargs: Any) -> Lowered:
         """Lower for ``target`` (a name; by default that of JAX's backend). Arguments may be arrays of torch or JAX, meta tensors
-        or ``jax.ShapeDtypeStruct``; nothing runs. ``config``: by default the kernel's own, else the safe default."""
+        or ``jax.ShapeDtypeStruct``; nothing runs. ``config``: by default the kernel's own, else the winner that the database
+        has for these arguments and that target, else the safe default."""
         program, chosen, aimed = self._at(args, kwargs, target, config)
         return lowering.lower(program, chosen, aimed)
 
@@ -179,11 +180,11 @@ class Kernel:
 
     def _at(self, args: Any, kwargs: Any, target: Any, config: Config | None) -> tuple[Program, Config, Target]:
         aimed = targets.detect() if target is None else targets.get(target)
-        found, *_ = prepare.find(self, self.bound(*args, **kwargs), aimed)
-        space = prepare.Space(found.program, aimed)
+        found, key, tier, _ = prepare.find(self, self.bound(*args, **kwargs), aimed)
+        space = prepare.Space(found.program, aimed, self.configs)
         chosen = config or self.config
         if chosen is None:
-            return found.program, space.default(), aimed
+            return found.program, prepare.recorded_config(space, tier.get(key)) or space.default(), aimed
         chosen = space.complete(chosen)
         space.check(chosen)
         return found.program, chosen, aimed

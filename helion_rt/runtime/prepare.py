@@ -245,25 +245,34 @@ def _serve_record(slot: Slot, record: Record | None) -> bool:
 def adopt(slot: Slot, record: Record) -> bool:
     """Serve the config of ``record``. False if it cannot be used here: of another space, not allowed by the user, does not compile."""
     evidence = evidence_dict(record)
-    if record.space_version != SPACE_VERSION:
-        return False
-    if record.status is Status.NO_CANDIDATE:
+    if record.status is Status.NO_CANDIDATE and record.space_version == SPACE_VERSION:
         if not hasattr(slot, "serving"):
             serve_default(slot, evidence)
         return True
-    try:
-        config = Config.from_dict(record.config)
-        if slot.space.only and config not in (*slot.space.only, slot.space.default()):
-            return False
-        slot.space.check(config)
-        serve(slot, config, Origin.RECORD, evidence)
-    except (ConfigError, PlanError) as error:
-        logger.info("kernel %s: the recorded config is not legal today: %s", slot.kernel.name, error)
+    config = recorded_config(slot.space, record)
+    if config is None:
         return False
+    try:
+        serve(slot, config, Origin.RECORD, evidence)
     except Exception as error:  # the compilers' own errors have no common base
         logger.warning("kernel %s: the recorded config does not compile: %s", slot.kernel.name, error)
         return False
     return True
+
+
+def recorded_config(space: Space, record: Record | None) -> Config | None:
+    """The config of a record, if it is a winner and legal in today's space."""
+    if record is None or record.status is not Status.WINNER or record.space_version != SPACE_VERSION:
+        return None
+    try:
+        config = Config.from_dict(record.config)
+        if space.only and config not in (*space.only, space.default()):
+            return None
+        space.check(config)
+    except (ConfigError, PlanError) as error:
+        logger.info("kernel %s: the recorded config is not legal today: %s", space.program.name, error)
+        return None
+    return config
 
 
 def serve_default(slot: Slot, evidence: dict[str, Any] | None = None) -> None:
