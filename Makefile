@@ -12,7 +12,7 @@ test: lint
 	$(BIN)/python -m pytest -q
 
 slow: $(STAMP)
-	$(BIN)/python -m pytest -q -m slow
+	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
