@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import keyword
 import linecache
 import re
@@ -30,7 +31,9 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+'''
 
+MASK = '''
 
 def _mask(x, fill, *bounds):
     """x, with fill where an element does not exist. A bound is (dimension, first position, end)."""
@@ -65,14 +68,19 @@ def write_source(plan: Plan) -> str:
     out.add("")
     for line in HEADER.splitlines():
         out.add(line)
+    kernels = Lines()
     calls: list[tuple[KernelWriter, str]] = []
     for n, launch in enumerate(plan.launches):
         name = f"{entry}_kernel" if len(plan.launches) == 1 else f"{entry}_kernel_{n}"
-        out.add("")
-        out.add("")
+        kernels.add("")
+        kernels.add("")
         writer = write_kernel(plan, launch, name)
-        out.lines += writer.out.lines
+        kernels.lines += writer.out.lines
         calls.append((writer, name))
+    if any("_mask(" in line for line in kernels.lines):
+        for line in MASK.splitlines():
+            out.add(line)
+    out.lines += kernels.lines
     out.add("")
     out.add("")
     _write_host(plan, entry, calls, out)
@@ -284,7 +292,8 @@ def _compiler_params(plan: Plan, launch: Launch) -> str:
 
 def load_source(text: str, entry: str) -> Callable[..., Any]:
     """The function ``entry`` of generated source; its lines show up in tracebacks."""
-    file = f"<helion_rt {entry} {abs(hash(text)):x}>"
+    # The same in every process: the name can become part of what JAX caches.
+    file = f"<helion_rt {entry} {hashlib.sha256(text.encode()).hexdigest()[:12]}>"
     linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
     namespace: dict[str, Any] = {"__name__": entry}
     exec(compile(text, file, "exec"), namespace)
