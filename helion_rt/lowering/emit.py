@@ -285,6 +285,7 @@ def _compiler_params(plan: Plan, launch: Launch) -> str:
     if launch.folded:
         semantics.append("arbitrary")
     text = f"dimension_semantics={tuple(semantics)!r}"
+    # The bill leaves out what the compiler spills and stages: ask for more well before the limit that it gives unasked.
     if plan.target.is_tpu and launch.vmem_bytes > DEFAULT_SCOPED_VMEM // 2:
         text += f", vmem_limit_bytes={int(plan.target.info.vmem_capacity_bytes * 0.95)}"
     return text

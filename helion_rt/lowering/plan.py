@@ -21,7 +21,7 @@ from .legalize import legalize
 from .ops import ITEMSIZE
 
 LANES, SUBLANES = 128, 8
-DEFAULT_SCOPED_VMEM = 16 << 20  # what Mosaic gives a kernel on every generation unless it asks for more
+DEFAULT_SCOPED_VMEM = 16 << 20  # the least that Mosaic gives a kernel that asks for nothing (v6e and tpu7x give 32 MiB)
 USABLE_VMEM = 0.9  # of the physical capacity: the compiler keeps some for itself
 
 
