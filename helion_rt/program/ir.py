@@ -12,21 +12,42 @@ Operations that are not ATen (``aten.*`` names are PyTorch's own overload names,
                    Before the launch a tensor holds its old value; what the region does not store, it keeps.
 ``hl.loop``        args ``(axes, inits)``: axis ids, and the initial values of the carried variables. regions[0]
                    has one parameter a carried variable and yields their next values. Results: their last values.
-``hl.load``        args ``(tensor, index)`` -> the tile. Elements outside the tensor are undefined: the lowering
-                   masks them where they could reach a result.
-``hl.store``       args ``(tensor, index, value)``; no result. Elements outside the tensor are dropped. ``value`` is
-                   a Ref or a number and broadcasts to the tile.
+``hl.if``          args ``(condition, inits)``: a bool of rank 0, and the initial values of the carried variables.
+                   regions ``(then, else)`` each have one parameter a carried variable and yield its next value.
+``hl.while``       args ``(inits,)``. regions ``(test, body)``, each with one parameter a carried variable: ``test``
+                   yields one bool of rank 0, ``body`` the next values. Results: their last values.
+``hl.load``        args ``(tensor, index[, mask])`` -> the tile. Elements outside the tensor are undefined: the lowering
+                   masks them where they could reach a result. Where ``mask`` (bool, broadcasts to the tile) does not
+                   hold the element is 0 and nothing is read.
+``hl.store``       args ``(tensor, index, value[, mask])``; no result. Elements outside the tensor are dropped, and those
+                   where ``mask`` does not hold. ``value`` is a Ref or a number and broadcasts to the tile. Where an
+                   index tensor names an element twice, one of the values is kept.
+``hl.atomic``      args ``(kind, tensor, index, value, mask or None[, expected])`` -> what the elements held before.
+                   ``kind``: add, max, min, and, or, xor, xchg, cas (``expected`` is for cas). An element that an index
+                   tensor names twice is combined twice; all get what it held before the whole operation.
 ``hl.tile_index``  args ``(axis,)`` -> int32 [block]: the positions of the tile's elements (begin + arange).
 ``hl.tile_begin``  args ``(axis,)`` -> int32 []. Also the loop variable of ``hl.grid`` (an axis of fixed block 1).
 ``hl.tile_end``    args ``(axis,)`` -> int32 []: min(begin + block, the axis' end).
 ``hl.tile_id``     args ``(axis,)`` -> int32 []: the number of the tile, from 0.
 ``hl.dot``         args ``(a, b, acc or None, out_dtype)`` -> a @ b (+ acc), accumulated in float32 (int32 for int8),
                    given in ``out_dtype``. 2-D, or batched 3-D.
+``hl.scan``        args ``(inputs, dim, reverse)``: a tuple of tensors of one shape. regions[0] combines: parameters are
+                   the left elements of each input, then the right ones, all of the inputs' own types; it is elementwise,
+                   associative, and yields the combined elements. Results: the inclusive scans.
+``hl.last``        args ``(x, dim)`` -> the last element along ``dim`` that exists, the dimension kept with size 1.
+``hl.philox``      args ``(seed_low, seed_high, offset_low, offset_high)``, int32 bit patterns that broadcast -> the four
+                   words of Philox-4x32-10 with counter (offset_low, offset_high, 0, 0), int32 bit patterns.
+``hl.print``       args ``(prefix, *values)``; no result.
+``hl.inline``      args ``(module, qualname, operands, statics)``: a JAX function on tiles, imported by name -> its outputs.
 =================  ==========================================================================================
+
+A loop with a bound that is a Ref has one axis; the axes of a launch have none such. Loops inside of ``hl.if`` and
+``hl.while`` are loops of the launch like others, but never directly in it.
 
 An index has an element for each dimension of the tensor (``None`` adds one, as in PyTorch):
 ``TileIndex(axis)`` the tile of an axis; ``Span()`` the whole dimension, ``Span(start, stop, step)`` a static slice;
-an ``int``; a ``Ref`` to an integer value: of rank 0 it selects, of higher rank it gathers (PyTorch's rules).
+an ``int``; a ``Ref`` to an integer value: of rank 0 it selects, of higher rank it gathers. Several of these broadcast
+together, and their common shape takes the place of the first of them. Negative positions count from the end.
 """
 
 from __future__ import annotations
@@ -124,7 +145,7 @@ class Axis:
     """A tile axis: ``begin`` to ``end`` in steps of block ``block`` (an id into ``Program.blocks``).
 
     ``begin`` and ``end`` are integers, expressions, or a Ref to a device integer (a bound known only at run time;
-    ``limit`` is then the largest value it can have, or None if nothing bounds it). ``is_grid`` marks ``hl.grid``.
+    ``limit`` is then the largest value the end can have, or None if nothing bounds it). ``is_grid`` marks ``hl.grid``.
     """
 
     block: int
