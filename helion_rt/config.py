@@ -81,6 +81,11 @@ class Config(Mapping[str, Any]):
         """A copy with these choices set; the others stay."""
         return Config(**{**self.to_dict(), **choices})
 
+    @property
+    def own(self) -> dict[str, Any]:
+        """The choices that have no meaning here: values for ``hl.register_tunable``, and what only Helion on a GPU knows."""
+        return {name: value for name, value in self.to_dict().items() if name not in ("block_sizes", "loop_strategies")}
+
     def to_dict(self) -> dict[str, Any]:
         """The choices as plain data (strings for strategies, lists for sequences), fit for msgpack and JSON."""
         return {name: _plain(value) for name, value in self._choices.items()}

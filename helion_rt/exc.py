@@ -65,6 +65,10 @@ class DTypeError(CaptureError):
     """A dtype is not supported where a kernel uses it."""
 
 
+class ValueNeeded(CaptureError):
+    """Python code of a kernel reads values of its arguments, and in this call there are none (shapes alone, or a JAX trace)."""
+
+
 class ConfigError(HelionError, ValueError):
     """A Config, a setting or an environment variable has a name or a value that is not allowed."""
 
@@ -83,6 +87,10 @@ class PlanError(HelionError):
     ) -> None:
         super().__init__(reason, kernel=kernel, file=file, line=line, hint=hint)
         self.reason = reason
+
+
+class EmptyTensor(PlanError):
+    """A tensor with no elements is read by a tile loop: no config has a plan, and the reference path is quick."""
 
 
 class CompileError(HelionError):
@@ -110,6 +118,10 @@ class InputError(HelionError, ValueError):
     """The arguments of a call cannot be taken: wrong number, kind, dtype, device or value."""
 
 
+class DifferentiationError(HelionError, TypeError):
+    """A gradient is asked for that a kernel does not have, or its ``backward=`` does not give what it should."""
+
+
 class TargetError(HelionError, ValueError):
     """A target does not exist, or the device in use is not one."""
 
@@ -124,6 +136,10 @@ class BaseWarning(HelionRtWarning):
 
 class TensorOperationInWrapper(BaseWarning):
     """A tensor operation outside of the tile loops: it is not fused into the kernel (the name is Helion's)."""
+
+
+class NoGradient(BaseWarning):
+    """A torch tensor that requires grad goes into a kernel without ``backward=``: its outputs carry no gradient."""
 
 
 def source_line(file: str | None, line: int | None) -> str:

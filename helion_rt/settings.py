@@ -7,6 +7,8 @@
 ``HELION_RT_CACHE_DIR``  where the tuning database lives (default: the platform's cache folder for ``helion_rt``)
 ``HELION_RT_LOG``        level of the ``helion_rt`` logger: debug, info, warning (default), error; what it says goes to
                          standard error unless the process has set up logging itself
+``HELION_RT_REFERENCE``  ``1``: kernels run their own source eagerly in torch, tile by tile, for debugging with print and
+                         pdb (read when a kernel meets arguments of a new kind); ``0`` (default): they are compiled
 =======================  =====================================================================================
 
 An empty variable counts as unset.
@@ -31,6 +33,7 @@ TUNE = "HELION_RT_TUNE"
 TUNE_SECONDS = "HELION_RT_TUNE_SECONDS"
 CACHE_DIR = "HELION_RT_CACHE_DIR"
 LOG = "HELION_RT_LOG"
+REFERENCE = "HELION_RT_REFERENCE"
 
 
 class TuneMode(enum.Enum):
@@ -39,6 +42,13 @@ class TuneMode(enum.Enum):
     OFF = "off"
     BACKGROUND = "background"
     SYNC = "sync"
+
+
+class Switch(enum.Enum):
+    """A variable that is on or off."""
+
+    ON = "1"
+    OFF = "0"
 
 
 class LogLevel(enum.Enum):
@@ -64,17 +74,23 @@ class DotPrecision(enum.Enum):
 
 # Settings of Helion that have no meaning here: a kernel that gives them runs, and they change nothing.
 IGNORED_HELION_SETTINGS = frozenset(
-    """allow_warp_specialize autotune_accuracy_check autotune_adaptive_timeout autotune_baseline_atol
-    autotune_baseline_fn autotune_baseline_rtol autotune_benchmark_fn autotune_best_available_max_cache_scan
-    autotune_best_available_max_configs autotune_cache autotune_compile_timeout autotune_config_overrides
-    autotune_effort autotune_force_persistent autotune_ignore_errors autotune_log autotune_log_level
+    """allow_warp_specialize autotune_accuracy_check autotune_adaptive_timeout
+    autotune_baseline_accuracy_check_fn autotune_baseline_atol autotune_baseline_fn autotune_baseline_rtol
+    autotune_benchmark_fn autotune_benchmark_subprocess autotune_benchmark_timeout
+    autotune_best_available_max_cache_scan autotune_best_available_max_configs autotune_best_of_k
+    autotune_budget_seconds autotune_cache autotune_compile_timeout autotune_config_filter
+    autotune_config_overrides autotune_effort autotune_force_persistent autotune_ignore_errors
+    autotune_initial_population_strategy autotune_log autotune_log_details autotune_log_level
+    autotune_log_search_space autotune_log_search_space_path autotune_log_search_space_verbose
     autotune_max_generations autotune_precompile autotune_precompile_jobs autotune_progress_bar
-    autotune_random_seed autotune_rebenchmark_threshold autotune_search_acf autotuner_fn backend
-    debug_dtype_asserts fast_math force_autotune output_origin_lines persistent_reserved_sms
-    print_output_code print_repro ref_mode""".split()
+    autotune_random_seed autotune_rebenchmark_threshold autotune_search_acf autotune_seed_configs
+    autotune_suspicious_rebenchmark_ratio autotune_with_torch_compile_fusion autotuner_fn backend
+    debug_dtype_asserts disable_autotuner_heuristics fast_math force_autotune key output_origin_lines
+    pallas_collective_id pallas_interpret pallas_topk_recall_target persistent_reserved_sms print_output_code
+    print_repro ref_mode torch_compile_fusion triton_do_not_specialize""".split()
 )
 
-_PER_PROCESS = {"cache_dir": CACHE_DIR, "log_level": LOG}
+_PER_PROCESS = {"cache_dir": CACHE_DIR, "log_level": LOG, "reference": REFERENCE}
 
 
 def default_cache_dir() -> Path:
@@ -86,7 +102,7 @@ def default_cache_dir() -> Path:
 class Settings:
     """Settings of a process, or of one kernel (``for_kernel``). Immutable and hashable.
 
-    ``cache_dir`` and ``log_level`` belong to the process. ``static_shapes``, ``index_dtype`` (a torch dtype or None),
+    ``cache_dir``, ``log_level`` and ``reference`` belong to the process. ``static_shapes``, ``index_dtype`` (a torch dtype or None),
     ``dot_precision`` and ``ignore_warnings`` have Helion's meaning. ``ignored`` names Helion settings that were given
     and mean nothing here. ``tune_seconds`` is the budget for tuning one signature.
     """
@@ -95,6 +111,7 @@ class Settings:
     tune_seconds: float = 60.0
     cache_dir: Path = field(default_factory=default_cache_dir)
     log_level: LogLevel = LogLevel.WARNING
+    reference: bool = False
     static_shapes: bool = True
     index_dtype: Any = None
     dot_precision: DotPrecision | None = None
@@ -114,6 +131,8 @@ class Settings:
             chosen["cache_dir"] = _directory(CACHE_DIR, text)
         if text := env.get(LOG, "").strip():
             chosen["log_level"] = _choice(LOG, text, LogLevel)
+        if text := env.get(REFERENCE, "").strip():
+            chosen["reference"] = _choice(REFERENCE, text, Switch) is Switch.ON
         return cls(**chosen)
 
     def for_kernel(

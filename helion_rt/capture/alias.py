@@ -15,7 +15,7 @@ import inspect
 import math
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,9 +23,9 @@ import torch
 from .._version import __version__
 from ..exc import CaptureError
 from ..program.signature import Fact
+from .reach import MISSING, contents, is_array, look_up
 from .source import get_source, plain_function
 
-_MISSING = object()
 # Packages whose functions are known by name and version; everything else is read.
 _KNOWN_PACKAGES = ("torch", "jax", "jaxlib", "numpy", "math", "builtins", "operator", "functools", "itertools", "typing")
 _NUMBERS = (type(None), bool, int, str, bytes)
@@ -35,18 +35,23 @@ class _NoAlias(Exception):
     """Something that is read has no stable value."""
 
 
-def alias(fn: Callable[..., Any], facts: Sequence[Fact] = (), settings: Any = None) -> str | None:
+def alias(
+    fn: Callable[..., Any], facts: Sequence[Fact] = (), settings: Any = None, tunables: Mapping[str, Any] | None = None
+) -> str | None:
     """A hash (hex) of what a capture of ``fn`` with ``facts`` depends on; None if that cannot be told.
 
-    ``fn`` is a kernel's function, or a callable that is an argument of one. ``settings`` as for ``capture``.
+    ``fn`` is a kernel's function, or a callable that is an argument of one. ``settings`` and ``tunables`` as for
+    ``capture``.
     """
     precision = getattr(getattr(settings, "dot_precision", None), "value", None)
     versions = [torch.__version__, __version__, ".".join(map(str, sys.version_info[:2]))]
     fn = plain_function(fn)
     try:
         reader = _Reader()
-        said = [fn.__name__, *reader.function(fn)] if inspect.isfunction(fn) else list(reader.value(fn, ()))
+        said = [fn.__name__, *reader.function(fn)] if inspect.isfunction(fn) else list(reader.value(fn))
         parts = [repr(tuple(facts)), repr(precision), *versions, *said]
+        if tunables:
+            parts.append(repr(sorted(tunables.items())))
     except (_NoAlias, CaptureError):
         return None
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
@@ -66,17 +71,19 @@ class _Reader:
         self._keep.append(fn)
         tree = _tree(fn)
         yield _normalised(tree)
-        cells = {name: _contents(cell) for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True)}
+        cells = contents(fn)
         for chain in sorted(_chains(tree, _outer_names(fn.__code__))):
             yield ".".join(chain)
-            yield from self.value(*_look_up(chain, fn, cells))
+            yield from self.value(look_up(chain, fn, cells)[0])
         for default in (*(fn.__defaults__ or ()), *((fn.__kwdefaults__ or {}).values())):
-            yield from self.value(default, ())
+            yield from self.value(default)
 
-    def value(self, value: Any, rest: tuple[str, ...]) -> Iterator[str]:
-        """What the value of a name says; ``rest`` are attributes of it that are looked up later."""
-        if value is _MISSING:
+    def value(self, value: Any) -> Iterator[str]:
+        """What the value of a name says."""
+        if value is MISSING:
             yield "missing"
+        elif is_array(value):  # a parameter of the program: the facts have its shape and dtype
+            yield "array"
         elif type(value) in _NUMBERS:
             yield f"{type(value).__name__} {value!r}"
         elif type(value) in (float, complex):
@@ -90,12 +97,12 @@ class _Reader:
         elif type(value) in (tuple, list):
             yield f"{type(value).__name__} of {len(value)}"
             for item in value:
-                yield from self.value(item, ())
+                yield from self.value(item)
         elif type(value) is dict and all(type(k) in _NUMBERS for k in value):
             yield f"dict of {len(value)}"
             for key, item in value.items():
                 yield repr(key)
-                yield from self.value(item, ())
+                yield from self.value(item)
         else:
             yield from self._callable(value)
 
@@ -105,7 +112,7 @@ class _Reader:
         elif isinstance(value, functools.partial):
             yield "partial"
             for item in (value.func, value.args, value.keywords):
-                yield from self.value(item, ())
+                yield from self.value(item)
         elif inspect.isfunction(value):
             yield "function"
             yield from self.function(value)
@@ -114,13 +121,6 @@ class _Reader:
             yield from self.function(value.__wrapped__)
         else:
             raise _NoAlias
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # not assigned yet
-        return _MISSING
 
 
 def _module(value: Any) -> str:
@@ -134,7 +134,7 @@ def _module(value: Any) -> str:
 def _is_known(value: Any) -> bool:
     """Whether ``value`` is a class or function of a package that its name and version pin."""
     module = _module(value)
-    if module.startswith("helion_rt.language"):
+    if module.startswith(("helion_rt.language", "helion_rt.autotuner")):
         return True
     package = module.split(".")[0]
     if not package and type(value).__module__.split(".")[0] == "torch":
@@ -153,15 +153,28 @@ def _tree(fn: Any) -> ast.AST:
         lines, first = inspect.getsourcelines(fn)
         module = ast.parse(inspect.cleandoc("".join(lines)).strip())
     except (OSError, SyntaxError, TypeError) as error:
-        module = _whole_file(fn, error)
-        first = 1
-    found = [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno + first - 1 == fn.__code__.co_firstlineno]
-    if len(found) != 1:  # several on a line cannot be told apart
+        module, first = _whole_file(fn, error), 1
+    found = _lambdas(module, fn.__code__.co_firstlineno - first + 1)
+    if len(found) > 1:  # several on a line: the columns tell
+        found = [n for n in _lambdas(_whole_file(fn), fn.__code__.co_firstlineno) if _covers(n.body, fn.__code__)]
+    if len(found) != 1:
         raise _NoAlias
     return found[0]
 
 
-def _whole_file(fn: Any, error: Exception) -> ast.Module:
+def _lambdas(module: ast.Module, line: int) -> list[ast.Lambda]:
+    return [n for n in ast.walk(module) if isinstance(n, ast.Lambda) and n.lineno == line]
+
+
+def _covers(node: ast.expr, code: types.CodeType) -> bool:
+    """Do the instructions of ``code`` come from ``node``, as far as they have a place?"""
+    places = [p for p in code.co_positions() if None not in p and p[3]]  # the first instruction is at column 0, of width 0
+    begin, end = (node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset)
+    inside = [begin <= (p[0], p[2]) and (p[1], p[3]) <= end for p in places]  # pyright: ignore[reportOperatorIssue]
+    return bool(inside) and all(inside) and (min((p[0], p[2]) for p in places), max((p[1], p[3]) for p in places)) == (begin, end)
+
+
+def _whole_file(fn: Any, error: Exception | None = None) -> ast.Module:
     """A lambda inside of a call that spans lines is no statement by itself: the file is."""
     try:
         lines, _ = inspect.findsource(fn)
@@ -211,16 +224,3 @@ def _chains(tree: ast.AST, outer: set[str]) -> set[tuple[str, ...]]:
 
     visit(tree, ())
     return {chain for chain in found if chain[0] in outer}
-
-
-def _look_up(chain: tuple[str, ...], fn: Any, cells: dict[str, Any]) -> tuple[Any, tuple[str, ...]]:
-    """The value at the end of a chain, as far as modules, classes and enums lead; the rest are attributes of it."""
-    root = chain[0]
-    builtin = fn.__globals__.get("__builtins__", {})
-    builtin = vars(builtin) if isinstance(builtin, types.ModuleType) else builtin
-    value = cells.get(root, fn.__globals__.get(root, builtin.get(root, _MISSING)))
-    for i, name in enumerate(chain[1:], 1):
-        if not (isinstance(value, types.ModuleType) or inspect.isclass(value)):
-            return value, chain[i:]
-        value = getattr(value, name, _MISSING)
-    return value, ()

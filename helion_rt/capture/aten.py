@@ -7,13 +7,13 @@ import itertools
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..exc import CaptureError, DTypeError, ShapeMismatch
 from ..program.ir import DType
-from . import shapes
+from . import compositions, shapes
 from .tensors import CaptureMode, TracedTensor
 
 if TYPE_CHECKING:
@@ -44,6 +44,8 @@ def info(func: Any) -> OpInfo:
     if base in ("_unsafe_view", "_reshape_alias"):
         name = base = "view"
         name = "aten.view.default"
+    if func is _aten.view.dtype:  # the same bits, not the same elements
+        base = "bitcast"
     refusal = None
     if torch.Tag.nondeterministic_seeded in func.tags:
         refusal = "random numbers are not available in kernels yet"
@@ -248,9 +250,9 @@ def _to_copy(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str,
     return tracer.record(func, args, {"dtype": dtype})
 
 
-def _item(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NoReturn:
+def _item(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_args(tracer, func, args)
-    tracer.needed(args[0], "turned into a Python number", "keep it a tensor, or hl.specialize the argument")
+    return args[0]._one("turned into a Python number", "keep it a tensor, or hl.specialize the argument")
 
 
 def _split(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -331,9 +333,11 @@ def _dense(tracer: Tracer, meta: torch.Tensor) -> torch.Tensor:
 
 def decompose(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``func`` by simpler operations, from PyTorch's own table; NotImplemented if it has none."""
-    from torch._decomp import core_aten_decompositions, decomposition_table  # late: seconds, and common kernels need none
+    decomposition = compositions.OWN.get(info(func).base)
+    if decomposition is None:
+        from torch._decomp import core_aten_decompositions, decomposition_table  # late: seconds, and common kernels need none
 
-    decomposition = core_aten_decompositions().get(func) or decomposition_table.get(func)
+        decomposition = core_aten_decompositions().get(func) or decomposition_table.get(func)
     tracer.decomposing += 1
     try:
         with CaptureMode(tracer):

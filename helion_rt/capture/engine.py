@@ -8,7 +8,7 @@ import builtins
 import inspect
 import os
 import types
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,8 +21,12 @@ from ..program.ir import Arg, ArgKind, DType, Param, Program, Ref, Region
 from ..program.signature import Fact, ScalarFact, StaticFact, TensorFact
 from . import aten
 from .hints import FIRST_HINTS, Hints
-from .rewrite import LOCALS, LOOP, rewrite
+from .numbers import CLAIM, claim, greatest, least
+from .probes import Probes, Read
+from .reach import Opened, replaced
+from .rewrite import LOCALS, RUNTIME, rewrite
 from .source import KernelSource, get_source, plain_function
+from .statements import Statements
 from .tensors import CaptureMode, TracedTensor
 from .tracer import Knowledge, Restart, Tracer, dtype_name
 
@@ -36,16 +40,22 @@ def capture(
     values: Sequence[Any] = (),
     settings: Any = None,
     kernel_name: str | None = None,
+    tunables: Mapping[str, Any] | None = None,
+    read: Read | None = None,
 ) -> Program:
     """The program of ``fn`` for a call with these facts.
 
     Args:
         fn: the user's function, undecorated.
-        facts: one for each parameter of ``fn``, in order, defaults applied (``*args``: a tuple of facts).
+        facts: one for each parameter of ``fn``, in order, defaults applied (``*args``: a tuple of facts); a callable's may be
+            a tuple of its own fact and those of the arrays that it reaches, and so may one more at the end, ``fn``'s own.
         values: the Python values that belong to ``facts``, in the same structure (those of tensors are not looked at);
-            needed for scalars that Python code looks at, dtypes and callables. Empty: there are none.
+            needed for scalars that Python code looks at, dtypes and callables (``reach.Opened`` where the fact is such a
+            tuple). Empty: there are none.
         settings: a ``Settings``; its ``dot_precision`` becomes the numerics class.
         kernel_name: default ``fn.__name__``.
+        tunables: values for ``hl.register_tunable``, by name.
+        read: gives the value of a probe (see ``probes``) for the arguments of the call. Default: they have no values.
 
     Raises:
         CaptureError: (and its subclasses) at the user's file and line.
@@ -53,13 +63,15 @@ def capture(
     fn = plain_function(fn)
     source = get_source(fn, kernel_name)
     names = list(inspect.signature(fn).parameters.values())
-    if len(names) != len(facts) or (values and len(values) != len(facts)):
+    reaching = len(names) == len(facts) - 1 and len(values) == len(facts) and isinstance(values[-1], Opened)
+    if len(names) != len(facts) - reaching or (values and len(values) != len(facts)):
         raise CaptureError(f"{len(facts)} facts for {len(names)} parameters", kernel=source.name, file=source.file, line=source.first_line)
-    knowledge = Knowledge(all_static=any(isinstance(n, ast.Name) and n.id in _LOOKS_AT_TYPES for n in ast.walk(source.tree)))
+    looks = any(isinstance(n, ast.Name) and n.id in _LOOKS_AT_TYPES for n in ast.walk(source.tree))
+    knowledge = Knowledge(tunables or {}, all_static=looks, looks_at_types=looks)
     program: Program | None = None
     encoded: list[bytes] = []
     for first in FIRST_HINTS:
-        program = _capture_until_known(fn, source, names, facts, values, settings, first, knowledge)
+        program = _capture_until_known(fn, source, names, facts, values, settings, first, knowledge, read)
         encoded.append(encode(program))
         if not program.tunable_blocks or encoded.count(encoded[-1]) == 2:
             return program
@@ -77,11 +89,11 @@ def _hint_leaked(source: KernelSource, program: Program) -> CaptureError:
 
 def _capture_until_known(
     fn: Any, source: KernelSource, names: list[inspect.Parameter], facts: Sequence[Fact], values: Sequence[Any], settings: Any,
-    first_hint: int, knowledge: Knowledge,
+    first_hint: int, knowledge: Knowledge, read: Read | None,
 ) -> Program:  # fmt: skip
     for _ in range(_MAX_ATTEMPTS):
         try:
-            return _Attempt(fn, source, names, facts, values, settings, first_hint, knowledge).run()
+            return _Attempt(fn, source, names, facts, values, settings, first_hint, knowledge, read).run()
         except Restart:
             continue
     raise CaptureError("the loops of the kernel do not settle", kernel=source.name, file=source.file, line=source.first_line)
@@ -100,14 +112,15 @@ def _dims(facts: Any) -> Iterable[int]:
 class _Attempt:
     def __init__(
         self, fn: Any, source: KernelSource, names: list[inspect.Parameter], facts: Sequence[Fact], values: Sequence[Any],
-        settings: Any, first_hint: int, knowledge: Knowledge,
+        settings: Any, first_hint: int, knowledge: Knowledge, read: Read | None,
     ) -> None:  # fmt: skip
         self.fn, self.source, self.names, self.facts, self.values, self.settings = fn, source, names, facts, values, settings
         literals = [n.value for n in ast.walk(source.tree) if isinstance(n, ast.Constant) and type(n.value) is int]
         dims = list(_dims(facts))
-        hints = Hints([*literals, *dims], first_hint)
-        self.tracer = Tracer(source, source.name, hints, knowledge, max([1, *dims]))
+        hints = Hints([*literals, *dims, *knowledge.numbers], first_hint)
         self.params: list[Param] = []
+        self.probes = Probes(read, self.params)
+        self.tracer = Tracer(source, source.name, hints, knowledge, max([1, *dims]), self.probes)
         self.tensors: list[tuple[int, TracedTensor, int]] = []  # (index of the param, tensor, first value)
 
     def run(self) -> Program:
@@ -115,8 +128,10 @@ class _Attempt:
         given = list(self.values) if self.values else [missing] * len(self.facts)
         args = [
             self._argument(p.name, (i,), fact, value, missing)
-            for i, (p, fact, value) in enumerate(zip(self.names, self.facts, given, strict=True))
+            for i, (p, fact, value) in enumerate(zip(self.names, self.facts, given, strict=False))
         ]
+        if len(self.facts) > len(self.names):  # the function's own
+            self.fn = self._argument("", (len(self.names),), self.facts[-1], self.values[-1], missing)
         positional, keywords = self._call_args(args)
         function = self._function()
         token = ACTIVE.set(tracer)
@@ -147,6 +162,8 @@ class _Attempt:
 
     def _argument(self, name: str, path: tuple[int, ...], fact: Fact, value: Any, missing: object) -> Any:
         tracer = self.tracer
+        if isinstance(value, Opened) and isinstance(fact, tuple):
+            return self._opened(name, path, fact, value, missing)
         if isinstance(fact, tuple):
             items = list(value) if isinstance(value, (tuple, list)) else [missing] * len(fact)
             made = [self._argument(f"{name}[{i}]", (*path, i), f, v, missing) for i, (f, v) in enumerate(zip(fact, items, strict=True))]
@@ -161,7 +178,8 @@ class _Attempt:
             return tensor
         if isinstance(fact, ScalarFact) and not tracer.knowledge.all_static:
             tensor = tracer.wrap(tracer.meta((), torch.int32 if fact.kind == "int" else torch.float32))
-            tensor.is_param = tracer.has_scalars = True
+            tensor.is_param = True
+            tracer.scalars.add(tensor.value)
             self.params.append(Param(name, path, ArgKind.SCALAR, tensor.value))
             return tensor
         if isinstance(fact, ScalarFact) and value is missing:
@@ -171,6 +189,16 @@ class _Attempt:
         self.params.append(Param(name, path, ArgKind.STATIC, None, _static(value, static)))
         return value
 
+    def _opened(self, name: str, path: tuple[int, ...], facts: tuple[Fact, ...], value: Opened, missing: object) -> Any:
+        """A callable: what it reaches are parameters, and take the places of the arrays in it."""
+        names = [f"{name}.{inner}" if name else inner for inner in value.names]
+        arrays = {
+            id(array): self._argument(inner, (*path, i), fact, array, missing)
+            for i, (inner, fact, array) in enumerate(zip(names, facts[1:], value[1:], strict=True), 1)
+        }
+        fn = self._argument(name, (*path, 0), facts[0], value[0], missing)
+        return replaced(fn, arrays)
+
     def _function(self) -> Any:
         """The rewritten function, with the globals and the closure of the user's."""
         free = self.fn.__code__.co_freevars
@@ -179,7 +207,13 @@ class _Attempt:
         factory = next(c for c in module.co_consts if isinstance(c, types.CodeType))
         code = next(c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == self.fn.__code__.co_name)
         cells = dict(zip(free, self.fn.__closure__ or (), strict=True))
-        cells |= {LOOP: types.CellType(self.tracer.loop), LOCALS: types.CellType(builtins.locals)}
+        for name, helper in (("min", least), ("max", greatest)):  # the user's own of that name come first
+            if name not in cells and name not in self.fn.__globals__:
+                cells[name] = types.CellType(helper(self.tracer))
+            elif name not in cells:
+                cells[name] = types.CellType(self.fn.__globals__[name])
+        cells[CLAIM] = types.CellType(claim(self.tracer))
+        cells |= {RUNTIME: types.CellType(Statements(self.tracer)), LOCALS: types.CellType(builtins.locals)}
         return types.FunctionType(code, self.fn.__globals__, self.fn.__name__, None, tuple(cells[n] for n in code.co_freevars))
 
     def _explained(self, error: Exception) -> Exception:
@@ -200,6 +234,8 @@ class _Attempt:
     def _output(self, value: Any) -> Any:
         tracer = self.tracer
         if isinstance(value, TracedTensor):
+            if value.is_number:
+                return tracer.needed(value, "returned as a number", "return the tensor")
             if not value.is_host:
                 tracer.refuse("the kernel returns a tile", "store it to a tensor, and return that", self._return_line())
             return tracer.use(value)
@@ -224,6 +260,7 @@ class _Attempt:
             name=self.source.name, file=self.source.file, first_line=self.source.first_line, source=self.source.text,
             params=tuple(self.params), types=tuple(tracer.types), blocks=tuple(tracer.blocks), axes=tuple(tracer.axes),
             host=Region(tuple(tracer.host.ops)), outputs=outputs, mutated=mutated, numerics=precision or "default",
+            constraints=tuple(tracer.constraints), notes=tuple(sorted(tracer.tunables.items())), probes=self.probes.result(),
         )  # fmt: skip
         return simplify(program)
 

@@ -97,6 +97,9 @@ class Hints:
         return self._tiles.get(value, value)
 
 
+_ASSERT = "assert a comparison (`assert n % block == 0`): configs that break it are not used; min() and max() work too"
+
+
 class Dim(int):
     """A dimension that depends on block sizes: an int to PyTorch (its hint), an expression to the program.
 
@@ -125,8 +128,8 @@ class Dim(int):
 
     __hash__ = int.__hash__
 
-    def _needed(self, use: str) -> NoReturn:
-        self.refuse(f"'{self.expr}' is {use}, but it depends on the block size, which is chosen later", None)
+    def _needed(self, use: str, hint: str | None = None) -> NoReturn:
+        self.refuse(f"'{self.expr}' is {use}, but it depends on the block size, which is chosen later", hint)
 
     def _binary(self, op: str, other: object, swapped: bool = False) -> Any:
         if isinstance(other, float):
@@ -175,13 +178,13 @@ class Dim(int):
             return True
         if not isinstance(other, int):
             return False
-        self._needed("compared")
+        self._needed("compared", _ASSERT)
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __lt__(self, other: object) -> bool:
-        self._needed("compared")
+        self._needed("compared", _ASSERT)
 
     __le__ = __gt__ = __ge__ = __lt__
 
@@ -193,6 +196,15 @@ class Dim(int):
 
     __float__ = __int__ = __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _no_number
     __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __abs__ = __round__ = __trunc__ = _no_number
+
+
+def join(op: str, a: int, b: int) -> int:
+    """``min`` or ``max`` of two numbers, of which at least one is a ``Dim``."""
+    first, second = (a, b) if isinstance(a, Dim) else (b, a)
+    result = first._binary(op, second) if isinstance(first, Dim) else NotImplemented
+    if result is NotImplemented:
+        raise TypeError(f"{op}() of a block size and a {type(second).__name__}")
+    return result
 
 
 def make_dim(expr: Expr, hints: Hints, refuse: Callable[[str, str | None], NoReturn]) -> int:

@@ -1,7 +1,8 @@
-"""Subscripts of host tensors in device code: ``x[tile, :]`` becomes ``hl.load``, ``out[tile] = v`` becomes ``hl.store``."""
+"""Subscripts of host tensors in device code: what ``x[tile, :, index]`` selects."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,100 +10,131 @@ import torch
 from ..exc import DTypeError, ShapeMismatch
 from ..program.expr import Expr, binary
 from ..program.ir import Arg, Ref, Span, TileIndex
+from . import affine
 from .hints import Dim
 from .shapes import broadcast
 from .tensors import TracedTensor
 from .tiles import Tile
-from .undefined import Undefined
 
 if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-def load(tracer: Tracer, tensor: TracedTensor, index: Any) -> TracedTensor:
-    """``tensor[index]`` as a tile."""
-    elements, shape = parse(tracer, tensor, index)
-    result = tracer.wrap(tracer.meta(shape, tensor.dtype))
-    tracer.emit("hl.load", (tracer.use(tensor), elements), [result])
-    tracer.loaded.append(tensor)
-    return result
+@dataclass(frozen=True)
+class Selection:
+    """What an index selects of a tensor.
+
+    ``elements`` and ``shape`` (in hints) are as the program has them: index tensors broadcast together, and take the place
+    of the first of them. ``order``: the dimensions as kernel code sees them, each as one of ``shape``.
+    ``mask``: which elements there are, for slices that may reach past the end; of the shape that kernel code sees.
+    """
+
+    elements: tuple[Arg, ...]
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    mask: TracedTensor | None = None
+    first_tensor: int | None = None  # the element in whose place the dimensions of index tensors are
+
+    @property
+    def seen(self) -> tuple[int, ...]:
+        """The shape that kernel code sees."""
+        return tuple(self.shape[i] for i in self.order)
+
+    @property
+    def is_moved(self) -> bool:
+        return self.order != tuple(range(len(self.order)))
 
 
-def store(tracer: Tracer, tensor: TracedTensor, index: Any, value: Any) -> None:
-    """``tensor[index] = value``; converts to the tensor's dtype."""
-    elements, shape = parse(tracer, tensor, index)
-    if _gathers(tracer, elements):
-        tracer.refuse("storing through an index tensor is not supported yet", "store tiles, and gather when you load: x[index[tile]]")
-    if None in elements:
-        tracer.refuse("None in the index of a store", "leave it out: the value broadcasts")
-    if isinstance(value, Tile):
-        value = value.index
-    if isinstance(value, TracedTensor):
-        value = _fit(tracer, value, tensor, shape)
-        stored: Arg = tracer.use(value)
-    elif isinstance(value, (bool, int, float)):
-        stored = tracer.arg(value)
-    elif isinstance(value, Undefined):
-        bool(value)  # says why it has no value
-    else:
-        tracer.refuse(f"a {type(value).__name__} is stored into a tensor", "store a tile or a number")
-    tracer.emit("hl.store", (tracer.use(tensor), elements, stored))
-    if not any(t is tensor for t in tracer.written):
-        tracer.written.append(tensor)
+@dataclass
+class _Part:
+    """One item of an index: an element of the program, or an index tensor, and the dimensions that it gives."""
+
+    element: Arg = None
+    tensor: TracedTensor | None = None
+    shape: tuple[int, ...] = ()
+    length: int | None = None  # of a slice: positions from there on are not in the tensor
 
 
-def _fit(tracer: Tracer, value: TracedTensor, tensor: TracedTensor, shape: tuple[int, ...]) -> TracedTensor:
-    if value.is_host and not value.is_param:
-        if value.meta.shape:
-            tracer.refuse(f"a whole {tracer.describe(value)} is stored into a tile", "subscript it first")
-        value = load(tracer, value, ())
-    try:
-        fits = broadcast(value.meta.shape, shape) == shape
-    except ValueError:
-        fits = False
-    if not fits:
-        target = ", ".join(str(tracer.hints.decode(n)) for n in shape)
-        hint = "both need the same dimensions: reshape or reduce the value"
-        raise tracer.error(ShapeMismatch, f"a {tracer.describe(value)} is stored into [{target}]", hint)
-    return value if value.dtype == tensor.dtype else tracer.cast(value, tensor.dtype)
+def select(tracer: Tracer, tensor: TracedTensor, index: Any, has_mask: bool = False) -> Selection:
+    """The selection of ``tensor[index]``.
 
-
-def parse(tracer: Tracer, tensor: TracedTensor, index: Any) -> tuple[tuple[Arg, ...], tuple[int, ...]]:
-    """The elements of an index as the program has them, and the shape (in hints) of what it selects."""
+    Index tensors: if all have one dimension they form a grid, each in its own place; else neighbours broadcast together.
+    ``has_mask``: the user says which elements are meant, so that tiles may reach past the end of their dimension.
+    """
     items = _complete(tracer, tensor, _flatten(tracer, index))
-    elements: list[Arg] = []
-    dims: list[int] = []  # of the tensor, after ints have selected and slices have cut
-    selectors: list[Any] = []  # what PyTorch's own indexing is asked with, for the shape
+    together = _broadcasts(items)
     sizes = iter(tensor.meta.shape)
-    for item in items:
-        if item is None:
-            elements.append(None)
-            selectors.append(None)
+    parts = [_Part(None, None, (1,)) if item is None else _part(tracer, item, next(sizes), together, has_mask) for item in items]
+    tensors = [i for i, part in enumerate(parts) if part.tensor is not None]
+    groups = [tensors] if together else [[i] for i in tensors]
+    return _arranged(tracer, parts, [g for g in groups if g])
+
+
+def _broadcasts(items: list[Any]) -> bool:
+    """Whether the index tensors among ``items`` broadcast together, as in PyTorch; else they form a grid."""
+    at = [i for i, item in enumerate(items) if isinstance(item, TracedTensor) and item.meta.shape]
+    return len(at) > 1 and any(len(items[i].meta.shape) > 1 for i in at) and at == list(range(at[0], at[-1] + 1))
+
+
+def _arranged(tracer: Tracer, parts: list[_Part], groups: list[list[int]]) -> Selection:
+    """The parts as one index. Index tensors of different groups get dimensions of their own."""
+    shapes = [_common_shape(tracer, [parts[i] for i in group]) for group in groups]
+    labels: list[tuple[int, int]] = []  # (part, dimension of it) for each dimension of the program's shape
+    for i, part in enumerate(parts):
+        if groups and i == groups[0][0]:
+            labels.extend((group[0], d) for group, shape in zip(groups, shapes, strict=True) for d in range(len(shape)))
+        elif part.tensor is None:
+            labels.extend((i, d) for d in range(len(part.shape)))
+    before = 0
+    total = sum(map(len, shapes))
+    for group, shape in zip(groups, shapes, strict=True):
+        for i in group:
+            part = parts[i]
+            assert part.tensor is not None
+            part.element = tracer.use(_placed(part.tensor, len(shape), before, total))
+        parts[group[0]].shape = shape
+        for i in group[1:]:
+            parts[i].shape = ()
+        before += len(shape)
+    seen = [(i, d) for i, part in enumerate(parts) for d in range(len(part.shape))]
+    order = tuple(labels.index(label) for label in seen)
+    shape = tuple(parts[i].shape[d] for i, d in labels)
+    elements = tuple(part.element for part in parts)
+    return Selection(elements, shape, order, _in_range(parts, seen), groups[0][0] if groups else None)
+
+
+def _common_shape(tracer: Tracer, parts: list[_Part]) -> tuple[int, ...]:
+    try:
+        return broadcast(*(p.shape for p in parts))
+    except ValueError as error:
+        shapes = " and ".join(tracer.describe(p.tensor) for p in parts if p.tensor is not None)
+        raise tracer.error(ShapeMismatch, f"the index tensors do not broadcast: {shapes}") from error
+
+
+def _placed(tensor: TracedTensor, rank: int, before: int, total: int) -> TracedTensor:
+    """An index tensor of a group of ``rank`` dimensions with unit dimensions for those of the other groups."""
+    own = (1,) * (rank - len(tensor.meta.shape)) + tuple(tensor.meta.shape)
+    if total == rank:
+        return tensor
+    return torch.Tensor.view(tensor, (1,) * before + own + (1,) * (total - before - rank))
+
+
+def _in_range(parts: list[_Part], seen: list[tuple[int, int]]) -> TracedTensor | None:
+    """Which positions of slices lie in the tensor."""
+    mask = None
+    for i, part in enumerate(parts):
+        if part.length is None or part.tensor is None:
             continue
-        element, length, selector = _element(tracer, item, next(sizes))
-        elements.append(element)
-        if length is not None:
-            dims.append(length)
-            selectors.append(selector)
-    if _gathers(tracer, elements) > 1:
-        tracer.refuse("more than one index tensor in a subscript is not supported yet", "index the flattened tensor: x.view(-1)[i * n + j]")
-    with torch._C._DisableTorchDispatch():
-        try:
-            shape = tracer.meta(dims, torch.int8)[tuple(selectors)].shape
-        except (IndexError, RuntimeError) as error:
-            raise tracer.error(ShapeMismatch, f"the index tensors do not broadcast: {error}") from error
-    return tuple(elements), tuple(shape)
+        at = seen.index((i, 0))
+        inside = torch.Tensor.view(part.tensor < part.length, (1,) * at + part.shape + (1,) * (len(seen) - at - 1))
+        mask = inside if mask is None else mask & inside
+    return mask
 
 
-def _gathers(tracer: Tracer, elements: list[Arg] | tuple[Arg, ...]) -> int:
-    """How many elements of an index are tensors of rank 1 or more."""
-    return sum(isinstance(e, Ref) and bool(tracer.types[e.id].shape) for e in elements)
-
-
-def _element(tracer: Tracer, item: Any, size: int) -> tuple[Arg, int | None, Any]:
-    """(element of the program, length of the dimension or None if it goes, index for the shape) for one dimension."""
+def _part(tracer: Tracer, item: Any, size: int, together: bool, has_mask: bool) -> _Part:
+    """One item of an index, for a dimension of ``size`` elements. ``together``: index tensors broadcast."""
     if isinstance(item, Tile):
-        return _tile_element(tracer, item.axis, size)
+        return _tile_part(tracer, item.axis, size, has_mask)
     if isinstance(item, slice):
         return _slice(tracer, item, size)
     if isinstance(item, Dim):
@@ -113,61 +145,99 @@ def _element(tracer: Tracer, item: Any, size: int) -> tuple[Arg, int | None, Any
         position = item + size if item < 0 else item
         if not 0 <= position < size:
             raise tracer.error(ShapeMismatch, f"index {item} is out of range for a dimension of {size}", f"expected -{size} to {size - 1}")
-        return position, None, None
+        return _Part(position)
     if isinstance(item, TracedTensor):
-        return _tensor_element(tracer, item, size)
+        return _tensor_part(tracer, item, size, together, has_mask)
     if isinstance(item, torch.Tensor):
         tracer.refuse("a tensor from outside of the kernel is used as an index", "pass it as an argument")
     tracer.refuse(f"a {type(item).__name__} in an index", "use tiles, slices, ints or integer tensors")
 
 
-def _tile_element(tracer: Tracer, axis: int, size: int) -> tuple[Arg, int, Any]:
+def _tile_part(tracer: Tracer, axis: int, size: int, has_mask: bool = False) -> _Part:
     """A tile as an index: it must not reach past a dimension of ``size`` elements, or what it reads there would be nothing."""
     info = tracer.axes[tracer.active(axis)]
     end = info.limit if isinstance(info.end, Ref) else info.end
     extent = tracer.hints.decode(size)
     if isinstance(end, int) and isinstance(extent, int) and end > extent:
+        if has_mask:
+            positions = Tile(tracer, axis).index
+            return _Part(None, positions, tuple(positions.meta.shape), size)
         message = f"a tile of a loop that ends at {end} indexes a dimension of {extent}"
-        raise tracer.error(ShapeMismatch, message, "the dimensions that one loop tiles must agree")
-    return TileIndex(axis), tracer.block_hint(axis), slice(None)
+        raise tracer.error(ShapeMismatch, message, "the dimensions that one loop tiles must agree; or use extra_mask")
+    return _Part(TileIndex(axis), None, (tracer.block_hint(axis),))
 
 
-def _tensor_element(tracer: Tracer, item: TracedTensor, size: int) -> tuple[Arg, int | None, Any]:
+def _tensor_part(tracer: Tracer, item: TracedTensor, size: int, together: bool, has_mask: bool) -> _Part:
     if item.dtype in (torch.bool, torch.uint8) or item.dtype.is_floating_point:
         hint = "torch.where(mask, value, 0)" if item.dtype is torch.bool else "convert it with .to(torch.int32)"
         raise tracer.error(DTypeError, f"an index of dtype {str(item.dtype).removeprefix('torch.')}; expected integers", hint)
-    if item.origin is not None and item.origin[0] == "index":  # x[tile.index] is x[tile]
-        return _tile_element(tracer, item.origin[1], size)
+    if item.origin is not None and item.origin[0] == "index" and not together:  # x[tile.index] is x[tile]
+        return _tile_part(tracer, item.origin[1], size, has_mask)
     if item.is_host and not item.is_param:
         if item.meta.shape:
             tracer.refuse(f"a whole {tracer.describe(item)} is used as an index in a tile loop", "subscript it first: x[index[tile]]")
-        item = load(tracer, item, ())
-    ref = tracer.use(item)
+        item = tracer.getitem(item, ())
     if not item.meta.shape:
-        return ref, None, None
-    return ref, size, tracer.meta(item.meta.shape, torch.int64)
+        return _Part(tracer.use(item))
+    return _Part(None, item, tuple(item.meta.shape))
 
 
-def _slice(tracer: Tracer, item: slice, size: int) -> tuple[Arg, int, Any]:
+def _slice(tracer: Tracer, item: slice, size: int) -> _Part:
     step = 1 if item.step is None else item.step
     if not isinstance(step, int) or isinstance(step, (Dim, Tile)) or step < 1:
         tracer.refuse("the step of a slice must be a positive constant", "torch.flip turns a dimension round")
     tile = _whole_tile(item)
     if tile is not None:
-        return _tile_element(tracer, tile, size)
+        return _tile_part(tracer, tile, size)
     ends = (item.start, item.stop)
-    if any(isinstance(e, (Tile, TracedTensor)) for e in ends):
-        tracer.refuse("a slice whose ends are known only at run time", "use a tile: x[tile], or an inner hl.tile(begin, end)")
+    if any(isinstance(e, Tile) for e in ends):
+        tracer.refuse("a tile is the end of a slice", "use the tile itself, x[tile], or tile.begin and tile.end")
+    if any(isinstance(e, TracedTensor) for e in ends):
+        return _run_time_slice(tracer, item, step, size)
     if not any(isinstance(e, Dim) for e in ends):
         start, stop, step = item.indices(size)
         length = len(range(start, stop, step))
-        return (Span() if length == size else Span(start, start + max(0, stop - start), step)), length, slice(None)
+        return _Part(Span() if length == size else Span(start, start + max(0, stop - start), step), None, (length,))
     first, last = (e.expr if isinstance(e, Dim) else e for e in ends)
     if any(isinstance(e, int) and e < 0 for e in (first, last)) or step != 1:
         tracer.refuse("a slice with a block size at one end and a negative position or a step")
     begin: Expr = 0 if first is None else first
     stop_expr: Expr = binary("min", size, last) if last is not None else size
-    return Span(begin, stop_expr, 1), tracer.hints.encode(binary("-", stop_expr, begin)), slice(None)
+    return _Part(Span(begin, stop_expr, 1), None, (tracer.hints.encode(binary("-", stop_expr, begin)),))
+
+
+def _run_time_slice(tracer: Tracer, item: slice, step: int, size: int) -> _Part:
+    """A slice that begins where only the device knows; its length must be known. What reaches past the end reads as 0."""
+    start, stop = (0 if item.start is None else item.start), (size if item.stop is None else item.stop)
+    first = affine.linear(tracer, start)
+    length = affine.as_expr(affine.minus(affine.linear(tracer, stop), first))
+    if length is None:
+        hint = "give it a length: x[start : start + 64]; or use an inner hl.tile(begin, end)"
+        tracer.refuse("a slice whose length is known only on the device", hint)
+    length = binary("//", binary("+", length, step - 1), step)
+    multiple = affine.tile_multiple(first) if step == 1 else None
+    if multiple is not None:
+        axis, factor, offset = multiple
+        if affine.minus(affine.linear(tracer, tracer.dim(length)), affine.linear(tracer, tracer.dim(binary("*", tracer.block_expr(axis), factor)))) == {}:
+            return _tile_slice(tracer, axis, factor, offset, size)
+    positions = torch.arange(tracer.dim(length), dtype=torch.int32)
+    positions = start + (positions * step if step > 1 else positions)
+    return _Part(None, positions, tuple(positions.meta.shape), size)
+
+
+def _tile_slice(tracer: Tracer, axis: int, factor: int, offset: int, size: int) -> _Part:
+    """``x[tile.begin * factor + offset :][: tile.block_size * factor]``: ``factor`` elements for each of the tile."""
+    info = tracer.axes[tracer.active(axis)]
+    end = info.limit if isinstance(info.end, Ref) else info.end
+    inside = isinstance(end, int) and end * factor + offset <= size and offset >= 0
+    if inside and (factor, offset) == (1, 0):
+        return _tile_part(tracer, axis, size)
+    positions = Tile(tracer, axis).index
+    if factor > 1:
+        positions = positions[:, None] * factor + torch.arange(factor, dtype=torch.int32)[None, :]
+        positions = positions.reshape(tracer.dim(binary("*", tracer.block_expr(axis), factor)))
+    positions = positions + offset if offset else positions
+    return _Part(None, positions, tuple(positions.meta.shape), None if inside else size)
 
 
 def _whole_tile(item: slice) -> int | None:

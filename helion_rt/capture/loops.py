@@ -7,15 +7,16 @@ those whose placeholder is read are carried from tile to tile.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..exc import CaptureError, DTypeError, ShapeMismatch
 from ..program.expr import Block, Expr, evaluate
 from ..program.ir import Arg, Axis, BlockInfo, Op, Ref, Region
+from . import jagged, views
 from . import tracer as tracing
-from . import views
+from .carry import Carried
 from .hints import Dim
 from .tensors import TracedTensor
 from .tiles import Bound, LoopRequest, Tile
@@ -23,8 +24,6 @@ from .undefined import Undefined
 
 if TYPE_CHECKING:
     from .tracer import Tracer
-
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
 
 
 class PlainLoop:
@@ -40,6 +39,9 @@ class PlainLoop:
 
     begin = next = end = _values
 
+    def jump(self, what: str, line: int) -> None:
+        """Leaving the body is as in Python."""
+
     def __iter__(self) -> Iterator[Any]:
         return iter(self.iterable)
 
@@ -52,19 +54,18 @@ class DeviceLoop:
         self.kind = tracing.FrameKind.LOOP if tracer.in_device else tracing.FrameKind.LAUNCH
         self.outer = tracer.frame
         self.axes = tuple(self._axis(bound) for bound in request.bounds)
+        if request.lanes is not None:
+            self._make_jagged(request.lanes)
         self.frame = tracing.Frame(self.kind, self.axes)
-        self.first: dict[str, Any] = {}  # what each variable held before
-        self.inits: dict[str, TracedTensor] = {}
-        self.placeholders: dict[str, TracedTensor] = {}
-        self.entry: dict[str, int] = {}  # value ids of the placeholders
-        self.poison: dict[str, Undefined] = {}
-        self.last: dict[str, Any] = {}
+        self.carried = Carried(tracer, names, line, "a tile loop", is_launch=self.kind is tracing.FrameKind.LAUNCH)
 
     # Axes.
 
     def _axis(self, bound: Bound) -> int:
         tracer = self.tracer
         begin, end = self._bound(bound.begin), self._bound(bound.end)
+        if bound.step != 1:  # counts the positions
+            begin, end = 0, self._bound((bound.end - bound.begin + bound.step - 1) // bound.step)
         limit = self._limit(end) if isinstance(end, Ref) else None
         extent = self._extent(begin, end, limit)
         if self.request.is_grid:
@@ -74,13 +75,19 @@ class DeviceLoop:
         tracer.axes.append(Axis(block, begin, end, self.request.is_grid, limit))
         return len(tracer.axes) - 1
 
+    def _make_jagged(self, lanes: TracedTensor) -> None:
+        (axis,) = self.axes
+        ends = TracedTensor.make(self.tracer, lanes.meta, lanes.value, lanes.frame)  # it may be changed in place later
+        self.tracer.jagged[self.tracer.axes[axis].block] = jagged.Jagged(axis, ends)
+
     def _bound(self, value: Any) -> Expr | Ref:
         tracer = self.tracer
         if isinstance(value, Dim):
             return value.expr
         if isinstance(value, TracedTensor):
-            if value.is_host and not tracer.in_device:
-                tracer.needed(value, "the bound of an outer tile loop", "outer loops need bounds that are known when they start")
+            if value.is_number or (value.is_host and not tracer.in_device and not value.meta.shape):
+                hint = "outer loops need bounds that are known when they start"
+                return self._bound(tracer.needed(value, "the bound of a tile loop", hint))
             if value.is_host and not value.is_param:
                 value = tracer.getitem(value, ())
             if value.meta.shape or value.dtype.is_floating_point or value.dtype is torch.bool:
@@ -145,138 +152,54 @@ class DeviceLoop:
         self.tracer.stack.append(self.frame)
         if self.kind is tracing.FrameKind.LAUNCH:
             self.tracer.written, self.tracer.loaded = [], []
-        return tuple(self._enter(name, scope) for name in self.names)
-
-    def _enter(self, name: str, scope: Mapping[str, Any]) -> Any:
-        tracer, knowledge, key = self.tracer, self.tracer.knowledge, (self.line, name)
-        if name not in scope:
-            scope = {name: Undefined(tracer, name, "is used before it has a value")}
-        value = self.first[name] = scope[name]
-        if key in knowledge.poisoned:
-            what = type(value).__name__ if not isinstance(value, TracedTensor) else "tensor of the host part"
-            where = "from tile to tile of an outer loop, which have no order" if self.kind is tracing.FrameKind.LAUNCH else "by a tile loop"
-            hint = "carry tensors, one variable each" if self.kind is tracing.FrameKind.LOOP else "use an inner tile loop"
-            self.poison[name] = Undefined(tracer, name, f"({what}) would be carried {where}", hint)
-            return self.poison[name]
-        if self.kind is tracing.FrameKind.LAUNCH:
-            return value
-        if key in knowledge.promoted and isinstance(value, (bool, int, float)):
-            tracer.stack.pop()
-            value = tracer.full((), value, knowledge.promoted[key])
-            tracer.stack.append(self.frame)
-        if not isinstance(value, TracedTensor) or value.is_host:
-            return value
-        placeholder = tracer.wrap(value.meta, self.frame)
-        self.inits[name], self.placeholders[name], self.entry[name] = value, placeholder, placeholder.value
-        value.loaned, value.read_on_loan = placeholder, False
-        return placeholder
+        return self.carried.enter(scope)
 
     def __iter__(self) -> Iterator[Any]:
-        tracer = self.tracer
-        variables: list[Any] = []
-        for axis in self.axes:
-            tile = Tile(tracer, axis)
-            variables.append(tile.begin if self.request.is_grid else tile)
-        yield tuple(variables) if self.request.is_sequence else variables[0]
+        variables = tuple(self._variable(axis, bound) for axis, bound in zip(self.axes, self.request.bounds, strict=True))
+        yield variables if self.request.is_sequence else variables[0]
+
+    def _variable(self, axis: int, bound: Bound) -> Any:
+        tile = Tile(self.tracer, axis)
+        if not self.request.is_grid:
+            return tile
+        return tile.begin if bound.step == 1 else tile.begin * bound.step + bound.begin
 
     def next(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
-        for name in self.names:
-            value = scope.get(name, Undefined(self.tracer, name, "was deleted"))
-            self.last[name] = self._leave(name, value)
-        return tuple(self.last[name] for name in self.names)
+        return self.carried.leave(scope)
 
-    def _leave(self, name: str, value: Any) -> Any:
-        """The value of a variable at the end of the body. Starts again if it has to be treated otherwise."""
-        tracer, first, key = self.tracer, self.first[name], (self.line, name)
-        if name in self.poison or isinstance(first, Undefined) or value is first or name in self.placeholders:
-            return value
-        if isinstance(first, _PLAIN) and type(first) is type(value) and first == value:
-            return value
-        if self.kind is tracing.FrameKind.LOOP and isinstance(first, (bool, int, float)) and not isinstance(first, (Dim, Tile)):
-            if isinstance(value, TracedTensor) and not value.is_host:
-                tracer.knowledge.promoted[key] = value.dtype
-                raise tracing.Restart
-            if isinstance(value, (bool, int, float)) and not isinstance(value, (Dim, Tile)):
-                kind = torch.float32 if isinstance(value, float) or isinstance(first, float) else torch.int32
-                tracer.knowledge.promoted[key] = kind
-                raise tracing.Restart
-        tracer.knowledge.poisoned.add(key)
-        raise tracing.Restart
+    def jump(self, what: str, line: int) -> None:
+        hint = "use torch.where on values, or bounds of an inner loop"
+        self.tracer.refuse(f"'{what}' in a tile loop", hint, line)
 
     def end(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
-        tracer = self.tracer
-        carried = self._carried() if self.kind is tracing.FrameKind.LOOP else {}
+        tracer, carried = self.tracer, self.carried
+        nexts = self._nexts() if self.kind is tracing.FrameKind.LOOP else {}
         tracer.stack.pop()
-        for init in self.inits.values():
-            init.loaned = None
+        carried.release()
         if self.kind is tracing.FrameKind.LAUNCH:
             self._finish_launch()
-            return tuple(self._after(name) for name in self.names)
-        inits = tuple(tracer.use(self.inits[name]) for name in carried)
-        results = {name: tracer.wrap(self.inits[name].meta) for name in carried}
-        params = tuple(self.entry[name] for name in carried)
-        region = Region(tuple(self.frame.ops), params, tuple(carried.values()))
+            return tuple(carried.after(name) for name in self.names)
+        same = {entry: carried.inits[n].value for n, entry in carried.entry.items() if n not in nexts}
+        tracer.used.update(carried.inits[n].value for n in carried.inits if n not in nexts and carried.entry[n] in tracer.used)
+        inits = tuple(tracer.use(carried.inits[name]) for name in nexts)
+        results = {name: tracer.wrap(carried.inits[name].meta) for name in nexts}
+        params = tuple(carried.entry[name] for name in nexts)
+        region = Region(tracing.renamed(self.frame.ops, same), params, tuple(nexts.values()))
+        tracing.renamed_bounds(tracer.axes, same)
         args: tuple[Arg, ...] = (self.axes, inits)
         tracer.push(Op("hl.loop", args, (), tuple(r.value for r in results.values()), self.line, (region,)))
-        return tuple(self._result(name, results[name]) if name in results else self._after(name) for name in self.names)
+        return tuple(carried.result(n, results[n]) if n in results else carried.after(n) for n in self.names)
 
-    def _carried(self) -> dict[str, Ref]:
-        """Variables whose placeholder is read, and their next values."""
-        tracer = self.tracer
-        carried: dict[str, Ref] = {}
+    def _nexts(self) -> dict[str, Ref]:
+        """Variables whose placeholder is read and changes, and their next values."""
+        tracer, carried = self.tracer, self.carried
+        nexts: dict[str, Ref] = {}
         while True:  # yielding one placeholder as the next value of another reads it
-            fresh = [n for n, entry in self.entry.items() if n not in carried and entry in tracer.used and self._changed(n)]
+            fresh = [n for n in carried.changed() if n not in nexts and carried.entry[n] in tracer.used]
             if not fresh:
-                return {name: carried[name] for name in self.entry if name in carried}
+                return {name: nexts[name] for name in carried.entry if name in nexts}
             for name in fresh:
-                carried[name] = tracer.use(self._check_next(name))
-
-    def _changed(self, name: str) -> bool:
-        value = self.last[name]
-        return not (isinstance(value, TracedTensor) and value.value == self.entry[name])
-
-    def _check_next(self, name: str) -> TracedTensor:
-        """The next value of a carried variable, of the type that it came in with."""
-        tracer, value, init = self.tracer, self.last[name], self.inits[name]
-        if init.read_on_loan and self.placeholders[name].mutated:
-            tracer.refuse(f"'{name}' is changed in place while another name for it is read", "assign: x = x + 1", self.line)
-        if isinstance(value, (bool, int, float)) and not isinstance(value, (Tile, Dim)):
-            value = tracer.full(tuple(init.meta.shape), value, init.dtype)
-        if not isinstance(value, TracedTensor) or value.is_host:
-            what = "has no value at the end of the body" if isinstance(value, Undefined) else f"becomes a {type(value).__name__}"
-            tracer.refuse(f"variable '{name}', carried by a tile loop, {what}; expected a {tracer.describe(init)}", None, self.line)
-        for kind, same in ((ShapeMismatch, value.meta.shape == init.meta.shape), (DTypeError, value.dtype == init.dtype)):
-            if not same:
-                raise self._mismatch(kind, name, value)
-        return value
-
-    def _mismatch(self, kind: type[CaptureError], name: str, value: TracedTensor) -> CaptureError:
-        message = f"variable '{name}' enters the tile loop as {self.tracer.describe(self.inits[name])} and leaves its body as "
-        hint = "convert it with .to(dtype)" if kind is DTypeError else "give it its shape before the loop, e.g. hl.zeros([tile, n])"
-        return self.tracer.error(kind, message + self.tracer.describe(value), hint, self.line)
-
-    def _result(self, name: str, result: TracedTensor) -> TracedTensor:
-        placeholder, init = self.placeholders[name], self.inits[name]
-        if placeholder.mutated and self.last[name] is placeholder:
-            self.tracer.rebind(init, result)  # every name of the tensor sees the change
-            return init
-        return result
-
-    def _after(self, name: str) -> Any:
-        """What a variable that is not carried holds after the loop."""
-        first, last = self.first[name], self.last[name]
-        if name in self.placeholders:
-            if not self._changed(name):
-                return self.inits[name]
-        elif last is first or last is self.poison.get(name):
-            return first
-        elif isinstance(last, _PLAIN) and not isinstance(last, (Dim, Tile)):
-            return last
-        return Undefined(
-            self.tracer, name,
-            f"is assigned in the tile loop of line {self.line} and read after it: it has the value of the last tile only",
-            "store tiles to a tensor, or carry the variable through an inner loop",
-        )  # fmt: skip
+                nexts[name] = tracer.use(carried.check_next(name))
 
     def _finish_launch(self) -> None:
         tracer = self.tracer
@@ -296,13 +219,48 @@ class DeviceLoop:
         tracer.written, tracer.loaded = [], []
 
 
-def make(tracer: Tracer, iterable: Any, names: tuple[str, ...], line: int, obstacle: str | None) -> PlainLoop | DeviceLoop:
+class NestedLoops:
+    """A loop over several axes, of which one has a bound that is known only on the device: one ``hl.loop`` in the other."""
+
+    def __init__(self, tracer: Tracer, request: LoopRequest, names: tuple[str, ...], line: int) -> None:
+        requests = [replace(request, bounds=(bound,), is_sequence=False) for bound in request.bounds]
+        self.loops = [DeviceLoop(tracer, r, names, line) for r in requests]
+        self.names = names
+
+    def begin(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        values: tuple[Any, ...] = ()
+        for loop in self.loops:
+            values = loop.begin(scope)
+            scope = {**scope, **dict(zip(self.names, values, strict=True))}
+        return values
+
+    def __iter__(self) -> Iterator[Any]:
+        yield tuple(next(iter(loop)) for loop in self.loops)
+
+    def next(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        return self.loops[-1].next(scope)
+
+    def jump(self, what: str, line: int) -> None:
+        self.loops[0].jump(what, line)
+
+    def end(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        values = self.loops[-1].end(scope)
+        for loop in reversed(self.loops[:-1]):
+            scope = {**scope, **dict(zip(self.names, values, strict=True))}
+            loop.next(scope)
+            values = loop.end(scope)
+        return values
+
+
+def make(tracer: Tracer, iterable: Any, names: tuple[str, ...], line: int, obstacle: str | None) -> PlainLoop | DeviceLoop | NestedLoops:
     """The loop of a ``for`` statement at ``line`` that assigns ``names``. ``obstacle`` is what its body has that a
-    device loop cannot do, such as ``break``."""
+    device loop cannot do, such as ``yield``."""
     if isinstance(iterable, LoopRequest):
         if obstacle is not None:
             text, _, at = obstacle.rpartition("@")
-            tracer.refuse(f"{text} in a tile loop", "use torch.where on values, or bounds of an inner loop", int(at))
+            tracer.refuse(f"{text} in a tile loop", "move it out of the loop", int(at))
+        if len(iterable.bounds) > 1 and tracer.in_device and any(isinstance(b, TracedTensor) for i in iterable.bounds for b in i.ends):
+            return NestedLoops(tracer, iterable, names, line)
         return DeviceLoop(tracer, iterable, names, line)
     if isinstance(iterable, range) and any(not isinstance(tracer.hints.decode(n), int) for n in (iterable.start, iterable.stop)):
         tracer.refuse("range over a block size", "use an inner hl.tile loop")

@@ -42,6 +42,8 @@ def infer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     # Rules first: they see the true shapes, and complain in their terms.
     shape = rule(bound, tensors)
+    if func in _TYPED_PRODUCTS:  # the CPU has none of them; their dtype is an argument
+        return torch.empty(shape, dtype=bound["out_dtype"], device="meta")
     size = 1 if rule is _elementwise else 2
     try:
         out = func(*_small(args, size), **{k: _small(v, size) for k, v in kwargs.items()})
@@ -136,18 +138,25 @@ def _stacked(bound: dict[str, Any], tensors: list[torch.Tensor]) -> Shape:
 _REDUCTIONS = (
     _aten.sum.dim_IntList, _aten.mean.dim, _aten.amax.default, _aten.amin.default, _aten.max.dim, _aten.min.dim, _aten.prod.dim_int,
     _aten.any.dim, _aten.all.dim, _aten.argmax.default, _aten.argmin.default, _aten.var.correction, _aten.std.correction,
-    _aten.var_mean.correction, _aten.logsumexp.default,
+    _aten.var_mean.correction, _aten.logsumexp.default, _aten.any.dims, _aten.all.dims, _aten.var.dim, _aten.std.dim, _aten.var_mean.dim,
 )  # fmt: skip
 _FULL = (
     _aten.sum.default, _aten.mean.default, _aten.max.default, _aten.min.default, _aten.prod.default, _aten.any.default,
-    _aten.all.default,
+    _aten.all.default, _aten.var.default, _aten.std.default, _aten.var_mean.default,
+)  # fmt: skip
+# Elementwise, but PyTorch does not tag them so.
+_UNTAGGED = (
+    _aten.floor_divide.default, _aten.floor_divide.Scalar, _aten.rsub.Tensor, _aten.rsub.Scalar, _aten.where.Scalar,
+    _aten.where.ScalarSelf, _aten.where.ScalarOther,
 )  # fmt: skip
 _SAME = (
     _aten._softmax.default, _aten._log_softmax.default, _aten.cumsum.default, _aten.cumprod.default, _aten.flip.default,
     _aten.tril.default, _aten.triu.default, _aten._to_copy.default, _aten.clone.default,
 )  # fmt: skip
-_PRODUCTS = (_aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
+_TYPED_PRODUCTS = (_aten.mm.dtype, _aten.bmm.dtype, _aten.addmm.dtype, _aten.baddbmm.dtype)
+_PRODUCTS = (*_TYPED_PRODUCTS, _aten.mm.default, _aten.bmm.default, _aten.addmm.default, _aten.baddbmm.default)
 _RULES: dict[Any, Callable[[dict[str, Any], list[torch.Tensor]], Shape]] = {
+    **dict.fromkeys(_UNTAGGED, _elementwise),
     **dict.fromkeys(_REDUCTIONS, _reduced),
     **dict.fromkeys(_FULL, _scalar),
     **dict.fromkeys(_SAME, _same),

@@ -29,6 +29,7 @@ class TracedTensor(torch.Tensor):
     mutated: bool
     read_on_loan: bool
     is_param: bool  # a SCALAR param
+    is_number: bool  # what .item() gave: an array of rank 0 until Python looks at it
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
@@ -43,7 +44,7 @@ class TracedTensor(torch.Tensor):
         self.tracer, self.meta, self.value, self.frame = tracer, meta, value, frame
         self.parent = self.view_call = self.origin = self.loaned = None
         self.children = []
-        self.mutated = self.read_on_loan = self.is_param = False
+        self.mutated = self.read_on_loan = self.is_param = self.is_number = False
         return self
 
     @classmethod
@@ -84,7 +85,9 @@ class TracedTensor(torch.Tensor):
 
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
-            self.tracer.refuse("view(dtype) is not supported", "use .to(dtype) to convert values")
+            if shape[0].itemsize != self.dtype.itemsize or self.dtype.itemsize == 8 or torch.bool in (shape[0], self.dtype):
+                self.tracer.refuse(f"view({shape[0]}) of {self.dtype}: the elements do not keep their size", "use .to(dtype) to convert values")
+            return torch.Tensor.view(self, shape[0])
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         return torch.Tensor.view(self, self.tracer.plain_sizes(sizes))
 
@@ -101,27 +104,39 @@ class TracedTensor(torch.Tensor):
         return iter(self.unbind(0))
 
     def __bool__(self) -> bool:
-        return bool(self.tracer.needed(self, "used as a condition", "use torch.where"))
+        return bool(self._one("used as a condition", "use torch.where"))
 
     def __int__(self) -> int:
-        return int(self.tracer.needed(self, "turned into a Python int", "keep it a tensor, or hl.specialize the argument"))
+        return int(self._one("turned into a Python int", "keep it a tensor, or hl.specialize the argument"))
 
-    __index__ = __int__
+    def __index__(self) -> int:
+        if self.dtype.is_floating_point:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self)
 
     def __float__(self) -> float:
-        return float(self.tracer.needed(self, "turned into a Python float", "keep it a tensor, or hl.specialize the argument"))
+        return float(self._one("turned into a Python float", "keep it a tensor, or hl.specialize the argument"))
 
     def __complex__(self) -> complex:
         return complex(float(self))
 
     def __contains__(self, item: object) -> bool:
-        return bool(self.tracer.needed(self, "searched with 'in'", "compare with == and reduce with .any()"))
+        return bool((self == item).any())
+
+    def _one(self, use: str, hint: str) -> Any:
+        """The one element that Python code needs."""
+        value = self.tracer.needed(self, use, hint)
+        while isinstance(value, tuple) and len(value) == 1:
+            value = value[0]
+        if isinstance(value, tuple):
+            self.tracer.refuse(f"a {self.tracer.describe(self)} is {use}: it has more than one element, or none", "reduce it first")
+        return value
 
     def item(self) -> Any:
-        return self.tracer.needed(self, "read with .item()", "keep it a tensor")
+        return self.tracer.number(self)
 
     def tolist(self) -> Any:
-        return self.tracer.needed(self, "read with .tolist()", "keep it a tensor")
+        return _listed(self.tracer.needed(self, "read with .tolist()", "keep it a tensor"))
 
     def numpy(self, *, force: bool = False) -> Any:
         return self.tracer.needed(self, "read with .numpy()", "keep it a tensor")
@@ -137,6 +152,10 @@ class TracedTensor(torch.Tensor):
 
     __str__ = __repr__
     __hash__ = torch.Tensor.__hash__
+
+
+def _listed(value: Any) -> Any:
+    return [_listed(v) for v in value] if isinstance(value, tuple) else value
 
 
 def _with_tiles(name: str) -> Any:

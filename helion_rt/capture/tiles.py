@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..language import _tile as language
 from ..program.expr import binary
+from ..program.ir import Ref
 
 if TYPE_CHECKING:
     from .tracer import Tracer
 
 
-class Tile(int):
+class Tile(int, language.Tile):
     """The current tile of an axis: an index into tensors, a size in shapes, its positions in arithmetic.
 
     As an int it is a hint of its own (see ``hints``), so that PyTorch takes it for a dimension.
@@ -52,12 +54,12 @@ class Tile(int):
 
     @property
     def count(self) -> Any:
-        """How many tiles there are; only where the bounds are known at capture."""
+        """How many tiles there are: a number, or int32 [] where a bound is known only on the device."""
         axis = self.tracer.axes[self.axis]
         size = self.tracer.block_expr(self.axis)
-        if not isinstance(axis.begin, int) or not isinstance(axis.end, int):
-            self.tracer.refuse("tile.count of a loop whose bounds are known only at run time")
-        return self.tracer.dim(binary("//", binary("+", axis.end - axis.begin - 1, size), size))
+        if isinstance(axis.begin, Ref) or isinstance(axis.end, Ref):
+            return self.tracer.tile_count(self)
+        return self.tracer.dim(binary("//", binary("+", binary("-", binary("-", axis.end, axis.begin), 1), size), size))
 
     def __repr__(self) -> str:
         return f"<tile of axis {self.axis}>"
@@ -97,6 +99,11 @@ class Bound:
     begin: Any
     end: Any
     block_size: Any
+    step: int = 1  # of hl.grid
+
+    @property
+    def ends(self) -> tuple[Any, Any]:
+        return self.begin, self.end
 
 
 @dataclass(frozen=True)
@@ -107,6 +114,7 @@ class LoopRequest:
     bounds: tuple[Bound, ...]
     is_sequence: bool  # the loop variable is a tuple
     is_grid: bool
+    lanes: Any = None  # of hl.jagged_tile: the ends of the lanes
 
     def __iter__(self) -> Any:
         what = "hl.grid" if self.is_grid else "hl.tile"
@@ -120,7 +128,7 @@ def _listed(value: Any) -> list[Any] | None:
     return list(value) if isinstance(value, (list, tuple)) else None
 
 
-def make_request(tracer: Tracer, begin: Any, end: Any, block_size: Any, is_grid: bool) -> LoopRequest:
+def make_request(tracer: Tracer, begin: Any, end: Any, block_size: Any, is_grid: bool, step: Any = None) -> LoopRequest:
     """A request from the arguments as they were given: scalars, or sequences of the same length."""
     ends = _listed(end)
     count = 1 if ends is None else len(ends)
@@ -133,8 +141,12 @@ def make_request(tracer: Tracer, begin: Any, end: Any, block_size: Any, is_grid:
             tracer.refuse(f"{name} has {len(items)} entries, the end of the loop {'is no sequence' if ends is None else f'has {count}'}")
         return items
 
-    begins, sizes = spread(begin, "the begin of the loop"), spread(block_size, "block_size")
+    begins, sizes, steps = spread(begin, "the begin of the loop"), spread(block_size, "block_size"), spread(step, "step")
+    for item in steps:
+        if item is not None and (type(item) is not int or item < 1):
+            tracer.refuse(f"hl.grid with step={item}", "expected a positive int")
     if count == 0:
         tracer.refuse("a tile loop over no dimensions")
-    bounds = zip(begins, [end] if ends is None else ends, sizes, strict=True)
-    return LoopRequest(tracer, tuple(Bound(0 if b is None else b, e, s) for b, e, s in bounds), ends is not None, is_grid)
+    every = zip(begins, [end] if ends is None else ends, sizes, steps, strict=True)
+    bounds = tuple(Bound(0 if b is None else b, e, size, 1 if s is None else s) for b, e, size, s in every)
+    return LoopRequest(tracer, bounds, ends is not None, is_grid)

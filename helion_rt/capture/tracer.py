@@ -6,17 +6,18 @@ import enum
 import functools
 import sys
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, NoReturn
 
 import torch
 
 from ..exc import CaptureError, DTypeError, ShapeMismatch, Unsupported
 from ..program.expr import Block, Expr
-from ..program.ir import Arg, Axis, BlockInfo, DType, Op, Ref, Region, Span, TensorType, TileIndex
-from . import aten, indexing, loops, tiles, views
-from .hints import Hints, make_dim
+from ..program.ir import Arg, Axis, BlockInfo, Constraint, DType, Op, Ref, Region, Relation, Span, TensorType, TileIndex, inputs_of
+from . import aten, indexing, inline, jagged, memory, rng, scans, tiles, views
+from .hints import FIRST_HINTS, Hints, make_dim
+from .probes import Probes
 from .source import KernelSource
 from .tensors import TracedTensor
 from .tiles import Tile
@@ -30,7 +31,10 @@ class Restart(BaseException):
 class Knowledge:
     """What earlier attempts at the same capture found out."""
 
+    tunables: Mapping[str, Any] = field(default_factory=dict)  # of the kernel's own config, for hl.register_tunable
     all_static: bool = False  # Python code needs the values of scalars
+    looks_at_types: bool = False  # Python code may tell a tensor from a number
+    numbers: set[int] = field(default_factory=set)  # that were read from arguments, and are no hints
     promoted: dict[tuple[int, str], torch.dtype] = field(default_factory=dict)  # (line of loop, variable): carried as a tensor
     poisoned: set[tuple[int, str]] = field(default_factory=set)  # (line of loop, variable): changes, and cannot be carried
 
@@ -39,6 +43,8 @@ class FrameKind(enum.Enum):
     HOST = enum.auto()
     LAUNCH = enum.auto()
     LOOP = enum.auto()
+    BRANCH = enum.auto()
+    COMBINE = enum.auto()  # the combine function of a scan
 
 
 @dataclass(eq=False)
@@ -48,6 +54,35 @@ class Frame:
     kind: FrameKind
     axes: tuple[int, ...] = ()
     ops: list[Op] = field(default_factory=list)
+
+
+def renamed(ops: Sequence[Op], names: Mapping[int, int]) -> tuple[Op, ...]:
+    """``ops`` that read other values: ``names`` maps value ids."""
+
+    def arg(value: Arg) -> Arg:
+        if isinstance(value, Ref):
+            return Ref(names.get(value.id, value.id))
+        return tuple(map(arg, value)) if isinstance(value, tuple) else value
+
+    def region(inner: Region) -> Region:
+        return Region(renamed(inner.ops, names), inner.params, tuple(map(arg, inner.results)))
+
+    if not names:
+        return tuple(ops)
+    return tuple(
+        replace(op, args=tuple(map(arg, op.args)), kwargs=tuple((k, arg(v)) for k, v in op.kwargs), regions=tuple(map(region, op.regions)))
+        for op in ops
+    )
+
+
+def renamed_bounds(axes: list[Axis], names: Mapping[int, int]) -> None:
+    """The same for the bounds of loops, in place."""
+
+    def bound(value: Expr | Ref) -> Expr | Ref:
+        return Ref(names.get(value.id, value.id)) if isinstance(value, Ref) else value
+
+    if names:
+        axes[:] = [replace(axis, begin=bound(axis.begin), end=bound(axis.end)) for axis in axes]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
@@ -64,11 +99,13 @@ def _supported(name: str) -> bool:
 class Tracer:
     """One attempt at capturing one kernel. Implements what the language asks for (``language._active.Tracer``)."""
 
-    def __init__(self, source: KernelSource, name: str, hints: Hints, knowledge: Knowledge, largest: int) -> None:
+    def __init__(self, source: KernelSource, name: str, hints: Hints, knowledge: Knowledge, largest: int, probes: Probes) -> None:
         self.source, self.name, self.hints, self.knowledge, self.largest = source, name, hints, knowledge, largest
         self.types: list[TensorType] = []
         self.blocks: list[BlockInfo] = []
         self.axes: list[Axis] = []
+        self.constraints: list[Constraint] = []
+        self.probes = probes
         self.host = Frame(FrameKind.HOST)
         self.stack = [self.host]
         self.used: set[int] = set()
@@ -76,8 +113,15 @@ class Tracer:
         self.limits: dict[int, int | None] = {}  # of values that are known not to exceed something
         self.written: list[TracedTensor] = []  # host tensors that the current launch stores to
         self.loaded: list[TracedTensor] = []
+        self.jagged: dict[int, jagged.Jagged] = {}  # by block
+        self.guarding = False  # operations are recorded that make others safe for jagged tiles
         self.decomposing = 0
-        self.has_scalars = False  # there are SCALAR params
+        self.tunables: dict[str, Any] = {}  # that the kernel has asked for
+        self.scalars: set[int] = set()  # the SCALAR params
+
+    @property
+    def has_scalars(self) -> bool:
+        return bool(self.scalars)
 
     # Where we are, and what is wrong there.
 
@@ -108,12 +152,50 @@ class Tracer:
         shape = ", ".join(str(self.hints.decode(n)) for n in tensor.meta.shape)
         return f"{'host' if tensor.is_host else 'device'} tensor {dtype_name(tensor.dtype)}[{shape}]"
 
-    def needed(self, tensor: TracedTensor, use: str, hint: str) -> NoReturn:
-        """Python code needs the data of ``tensor``. Captures again with static scalars if that can help."""
+    def needed(self, tensor: TracedTensor, use: str, hint: str) -> Any:
+        """The data of ``tensor``, which Python code needs: a number or nested tuples. The program is specialised to it.
+
+        Captures again with static scalars if that can help.
+        """
+        if self.probes.can_read(self, tensor):
+            value = self.probes.value(self, tensor)
+            self._avoid(value)
+            return value
         if self.has_scalars and not tensor.meta.shape:  # perhaps it is made of nothing but scalars
             self.knowledge.all_static = True
             raise Restart
         self.refuse(f"a {self.describe(tensor)} is {use}: its data is known only at run time", hint)
+
+    def _avoid(self, value: Any) -> None:
+        """Captures again where a number that was read could be taken for a block size (see ``hints``)."""
+        if isinstance(value, tuple):
+            for item in value:
+                self._avoid(item)
+        elif isinstance(value, int) and abs(value) >= FIRST_HINTS[0] and value not in self.knowledge.numbers:
+            self.knowledge.numbers.add(value)
+            raise Restart
+
+    def number(self, tensor: TracedTensor) -> Any:
+        """``tensor.item()``: a tensor still, so that nothing is specialised to a value that Python code does not look at."""
+        if self.knowledge.looks_at_types or tensor.numel() != 1 or not self.probes.can_read(self, tensor):
+            return tensor._one("read with .item()", "keep it a tensor")
+        result = tensor.reshape(()) if tensor.meta.shape else tensor.detach()
+        result.is_number = True
+        return result
+
+    def from_scalars(self, tensor: TracedTensor) -> bool:
+        """Whether ``tensor`` is made of nothing but the SCALAR params of the kernel."""
+
+        seen: dict[int, bool] = {}
+
+        def known(value: int) -> bool:
+            if value not in seen:
+                op = self.made_by.get(value)
+                is_plain = op is not None and op.name.startswith("aten.") and all(known(ref.id) for ref in inputs_of(op))
+                seen[value] = is_plain or value in self.scalars
+            return seen[value]
+
+        return known(tensor.value)
 
     # Dimensions.
 
@@ -145,6 +227,12 @@ class Tracer:
 
     def block_size(self, tile: Tile) -> int:
         return self.dim(self.block_expr(tile.axis))
+
+    def constrain(self, relation: Relation, a: Expr, b: Expr, line: int) -> None:
+        """The kernel asserts ``a relation b`` of its block sizes."""
+        constraint = Constraint(relation, a, b, line)
+        if constraint not in self.constraints:
+            self.constraints.append(constraint)
 
     # Values and operations.
 
@@ -181,7 +269,7 @@ class Tracer:
         if tensor.tracer is not self:
             self.refuse("a tensor of another kernel is used", "pass it as an argument")
         if tensor.frame not in self.stack:
-            self.refuse("a value computed inside of a tile loop that has ended is used", "store it to a tensor, or carry it in a variable")
+            self.refuse("a value computed inside of a tile loop or branch that has ended is used", "store it to a tensor, or carry it in a variable")
         if tensor.loaned is not None:
             tensor.read_on_loan = True
         self.used.add(tensor.value)
@@ -207,6 +295,11 @@ class Tracer:
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An ATen operation that the kernel caused: recorded, its result as traced tensors."""
+        if self.jagged and not self.guarding:
+            guarded = jagged.guard(self, func, args, kwargs)
+            if isinstance(guarded, TracedTensor):
+                return guarded
+            args = guarded
         special = aten.SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
@@ -261,13 +354,11 @@ class Tracer:
         return tiles.make_request(self, begin, end, block_size, is_grid=False)
 
     def grid(self, begin: Any, end: Any, step: Any) -> tiles.LoopRequest:
-        for item in step if isinstance(step, (list, tuple)) else [step]:
-            if item is not None and (not isinstance(item, int) or item != 1):
-                self.refuse("hl.grid with a step other than 1 is not supported yet", "loop over fewer positions and multiply: i * step")
-        return tiles.make_request(self, begin, end, None, is_grid=True)
+        return tiles.make_request(self, begin, end, None, is_grid=True, step=step)
 
     def register_block_size(self, low: int, high: int | None, extent: Any) -> int:
-        if not all(isinstance(n, int) and not isinstance(n, (Tile,)) for n in (low, extent)):
+        low, high, extent = (self.specialize(n) for n in (low, high, extent))
+        if not all(type(n) is int for n in (low, extent)):
             self.refuse("hl.register_block_size takes integers")
         if (high is not None and high < low) or low < 1:
             self.refuse(f"hl.register_block_size({low}, {high}): the bounds must be 1 <= low <= high")
@@ -295,6 +386,7 @@ class Tracer:
             self.refuse("hl.dot takes tensors")
         if a.is_host or b.is_host or (acc is not None and acc.is_host):
             self.refuse("hl.dot takes tiles, not whole tensors", "subscript them first, e.g. w[:, :]")
+        a, b = jagged.product(self, a, b)
         wide = torch.int32 if torch.int8 in (a.dtype, b.dtype) else torch.float32
         dtype = acc.dtype if acc is not None else out_dtype or wide
         if a.dtype != b.dtype and not (a.dtype.itemsize == b.dtype.itemsize == 1):
@@ -310,6 +402,33 @@ class Tracer:
         self.emit("hl.dot", (self.use(a), self.use(b), None if acc is None else self.use(acc), DType(dtype_name(dtype))), [result])
         return result
 
+    def associative_scan(self, combine: Any, inputs: Any, dim: int, reverse: bool) -> Any:
+        return scans.associative_scan(self, combine, inputs, dim, reverse)
+
+    def reduce(self, combine: Any, inputs: Any, dim: int | None, other: Any, keep_dims: bool) -> Any:
+        return scans.reduce(self, combine, inputs, dim, keep_dims)
+
+    def cumulative(self, name: str, x: Any, dim: int, reverse: bool) -> Any:
+        return scans.cumulative(self, name, x, dim, reverse)
+
+    def rand(self, shape: Sequence[Any], seed: Any) -> Any:
+        return rng.rand(self, shape, seed)
+
+    def randint(self, shape: Sequence[Any], low: int, high: int, seed: Any) -> Any:
+        return rng.randint(self, shape, low, high, seed)
+
+    def rand4x(self, seed: Any, offsets: Any) -> Any:
+        return rng.rand4x(self, seed, offsets)
+
+    def device_print(self, prefix: str, values: Sequence[Any]) -> None:
+        inline.device_print(self, prefix, values)
+
+    def inline(self, fn: Any, args: Sequence[Any], output_like: Any, elementwise: bool) -> Any:
+        return inline.call(self, fn, args, output_like, elementwise)
+
+    def register_tunable(self, name: str, fragment: Any) -> Any:
+        return inline.register_tunable(self, name, fragment)
+
     def specialize(self, value: Any) -> Any:
         if isinstance(value, TracedTensor):
             return self.needed(value, "specialised", "hl.specialize takes ints and floats among the arguments")
@@ -317,24 +436,39 @@ class Tracer:
             return type(value)(self.specialize(v) for v in value)
         return value
 
-    def load(self, tensor: Any, index: Any) -> Any:
-        if not isinstance(tensor, TracedTensor):
-            self.refuse("hl.load takes a tensor")
-        return self.getitem(tensor, index)
+    def load(self, tensor: Any, index: Any, mask: Any = None) -> Any:
+        self._check_access("hl.load", tensor)
+        return memory.load(self, tensor, index, mask)
 
-    def store(self, tensor: Any, index: Any, value: Any) -> None:
-        if not isinstance(tensor, TracedTensor):
-            self.refuse("hl.store takes a tensor")
-        self.setitem(tensor, index, value)
+    def store(self, tensor: Any, index: Any, value: Any, mask: Any = None) -> None:
+        self._check_access("hl.store", tensor)
+        memory.store(self, tensor, index, value, mask)
+
+    def _check_access(self, name: str, tensor: Any) -> None:
+        if not isinstance(tensor, TracedTensor) or not tensor.is_host or tensor.is_param:
+            self.refuse(f"{name} takes a whole tensor and an index")
+        if not self.in_device:
+            self.refuse(f"{name} outside of a tile loop", "use t[...]")
+
+    def atomic(self, kind: str, tensor: Any, index: Any, value: Any, expected: Any = None) -> Any:
+        return memory.atomic(self, kind, tensor, index, value, expected)
+
+    def jagged_tile(self, parent: Any) -> tiles.LoopRequest:
+        end = jagged.begin(self, parent)
+        return tiles.LoopRequest(self, (tiles.Bound(0, end, None),), False, False, parent)
+
+    def barrier(self) -> None:
+        if self.in_device:
+            self.refuse("hl.barrier in a tile loop", "call it between the outer tile loops, which run one after the other")
 
     def getitem(self, tensor: TracedTensor, index: Any) -> Any:
         if self.in_device and tensor.is_host and not tensor.is_param:
-            return indexing.load(self, tensor, index)
+            return memory.load(self, tensor, index)
         return torch.Tensor.__getitem__(tensor, indexing.plain_index(self, index))
 
     def setitem(self, tensor: TracedTensor, index: Any, value: Any) -> None:
         if self.in_device and tensor.is_host:
-            return indexing.store(self, tensor, index, value)
+            return memory.store(self, tensor, index, value)
         torch.Tensor.__setitem__(tensor, indexing.plain_index(self, index), value)
 
     def tile_index(self, tile: Tile) -> TracedTensor:
@@ -342,6 +476,18 @@ class Tracer:
 
     def tile_scalar(self, tile: Tile, what: str) -> TracedTensor:
         return self._tile_value(tile.axis, what, ())
+
+    def tile_count(self, tile: Tile) -> TracedTensor:
+        """How many tiles a loop has whose bounds are known only on the device, int32 []."""
+        info, size = self.axes[self.active(tile.axis)], self.block_size(tile)
+        begin, end = (self.value_of(b) if isinstance(b, Ref) else self.dim(b) for b in (info.begin, info.end))
+        return torch.clamp((end - begin + size - 1) // size, min=0).to(torch.int32)
+
+    def value_of(self, ref: Ref) -> TracedTensor:
+        """A value of the program that is still visible, as a tensor again."""
+        kind = self.types[ref.id]
+        meta = self.meta([self.hints.encode(d) for d in kind.shape], getattr(torch, kind.dtype))
+        return TracedTensor.make(self, meta, ref.id, self.frame)
 
     def _tile_value(self, axis: int, what: str, shape: tuple[int, ...]) -> TracedTensor:
         self.active(axis)
@@ -361,10 +507,6 @@ class Tracer:
         tensor.value, tensor.frame, tensor.origin, tensor.mutated = value.value, value.frame, None, True
         if tensor.is_host:
             views.propagate(self, tensor)
-
-    def loop(self, iterable: Any, names: tuple[str, ...], line: int, obstacle: str | None) -> Any:
-        """What a ``for`` statement of the kernel iterates over (see ``rewrite``)."""
-        return loops.make(self, iterable, names, line, obstacle)
 
 
 __all__ = ["Frame", "FrameKind", "Knowledge", "Restart", "Span", "TileIndex", "Tracer", "dtype_name"]

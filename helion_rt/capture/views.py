@@ -66,6 +66,8 @@ def _into(tracer: Tracer, child: TracedTensor, parent: TracedTensor) -> TracedTe
     name = "alias" if func is None else func._schema.name.split("::")[1]
     if name == "alias" or (name == "expand" and parent.meta.shape == child.meta.shape):
         return child
+    if func is _aten.view.dtype:
+        return call(func, parent.dtype)
     if name in ("view", "_unsafe_view", "_reshape_alias", "squeeze", "unsqueeze", "unflatten"):
         return call(_aten.view.default, shape)
     if name in ("t", "transpose"):

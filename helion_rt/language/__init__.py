@@ -10,6 +10,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from ..exc import Unsupported
 from ._active import ACTIVE, tracer
+from ._tile import Tile
+from .atomics import atomic_add, atomic_and, atomic_cas, atomic_max, atomic_min, atomic_or, atomic_xchg, atomic_xor
+from .extras import device_print, inline_pallas, join, register_tunable, split
+from .rng import rand, rand4x, randint
+from .scans import associative_scan, cumprod, cumsum, reduce
 
 if TYPE_CHECKING:
     import torch
@@ -86,19 +91,38 @@ def dot(mat1: Any, mat2: Any, acc: Any = None, out_dtype: torch.dtype | None = N
 
 
 def load(tensor: Any, index: Sequence[Any], extra_mask: Any = None, eviction_policy: str | None = None) -> Any:
-    """``tensor[index]`` in device code."""
-    active = tracer("load")
-    if extra_mask is not None:
-        active.refuse("hl.load with extra_mask is not supported yet", "load, then torch.where(mask, value, 0)")
-    return active.load(tensor, tuple(index))
+    """``tensor[index]`` in device code; 0 where ``extra_mask`` (bool, broadcasts to the result) does not hold.
+
+    Index tensors gather: those of one dimension form a grid ([n] and [m] give [n, m]), else neighbours broadcast together.
+    """
+    return tracer("load").load(tensor, tuple(index), extra_mask)
 
 
 def store(tensor: Any, index: Sequence[Any], value: Any, extra_mask: Any = None) -> None:
-    """``tensor[index] = value`` in device code."""
-    active = tracer("store")
-    if extra_mask is not None:
-        active.refuse("hl.store with extra_mask is not supported yet", "store torch.where(mask, value, tensor[index])")
-    active.store(tensor, tuple(index), value)
+    """``tensor[index] = value`` in device code, where ``extra_mask`` (bool, broadcasts to the selection) holds."""
+    tracer("store").store(tensor, tuple(index), value, extra_mask)
+
+
+def barrier() -> None:
+    """Nothing: outer tile loops run one after the other. Refused in a tile loop."""
+    tracer("barrier").barrier()
+
+
+def jagged_tile(parent: Any) -> Any:
+    """A tile loop whose end differs from lane to lane: ``for tile_k in hl.jagged_tile(lengths[tile_b])``.
+
+    Runs to the longest lane. Where a value has a jagged dimension, elements past the end of their lane are not read (0),
+    not written, and count for nothing in reductions and products over it.
+    """
+    return tracer("jagged_tile").jagged_tile(parent)
+
+
+def subscript(tensor: Any, index: Sequence[Any]) -> Any:
+    """``tensor[index]`` with ``None`` and ``:`` only: adds dimensions to a tile."""
+    active = tracer("subscript")
+    if any(item is not None and not (isinstance(item, slice) and item == slice(None)) for item in index):
+        active.refuse("hl.subscript takes None and ':' only", "use tensor[index]")
+    return tensor[tuple(index)]
 
 
 def specialize(value: Any) -> Any:
@@ -131,6 +155,11 @@ def tile_id(tile: Any) -> Any:
     return tile.id
 
 
+def tile_count(tile: Any) -> Any:
+    """``tile.count``: how many tiles the loop has."""
+    return tile.count
+
+
 def tile_block_size(tile: Any) -> Any:
     """``tile.block_size``: the size of full tiles, a dimension."""
     return tile.block_size
@@ -138,11 +167,9 @@ def tile_block_size(tile: Any) -> Any:
 
 # Helion's names that are not supported yet: refused one by one, so that a typo still is an AttributeError.
 _NOT_YET = frozenset(
-    """atomic_add atomic_and atomic_cas atomic_max atomic_min atomic_or atomic_xchg atomic_xor barrier ProcessGroupName
-    breakpoint device_print AsyncCopyDescriptor make_async_remote_copy remote_barrier inline_asm_elementwise
-    inline_triton triton_kernel jagged_tile dot_scaled pdl_launch_dependents pdl_wait float4_e2m1fn_x2_to_float32
-    load_bfloat16_x16_to_float16 load_float4_e2m1fn_x16_to_float16 rand rand4x randint reduce associative_scan cumprod
-    cumsum StackTensor stacktensor_like Tile register_tunable join split subscript signal wait""".split()
+    """ProcessGroupName breakpoint AsyncCopyDescriptor make_async_remote_copy remote_barrier inline_asm_elementwise
+    inline_triton triton_kernel dot_scaled pdl_launch_dependents pdl_wait float4_e2m1fn_x2_to_float32
+    load_bfloat16_x16_to_float16 load_float4_e2m1fn_x16_to_float16     StackTensor stacktensor_like signal wait""".split()
 )
 
 
@@ -156,6 +183,8 @@ def __getattr__(name: str) -> NoReturn:
 
 
 __all__ = [
-    "arange", "cdiv", "constexpr", "dot", "full", "grid", "load", "register_block_size", "specialize", "static_range",
-    "store", "tile", "tile_begin", "tile_block_size", "tile_end", "tile_id", "tile_index", "zeros",
+    "Tile", "arange", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
+    "atomic_xor", "barrier", "cdiv", "constexpr", "cumprod", "cumsum", "device_print", "dot", "full", "grid", "inline_pallas",
+    "jagged_tile", "join", "load", "rand", "rand4x", "randint", "reduce", "register_block_size", "register_tunable", "specialize", "split",
+    "static_range", "store", "subscript", "tile", "tile_begin", "tile_block_size", "tile_count", "tile_end", "tile_id", "tile_index", "zeros",
 ]  # fmt: skip

@@ -28,14 +28,50 @@ class Tracer(Protocol):
     def dot(self, a: Any, b: Any, acc: Any, out_dtype: Any) -> Any:
         """A matrix product."""
 
-    def load(self, tensor: Any, index: Any) -> Any:
+    def load(self, tensor: Any, index: Any, mask: Any) -> Any:
         """A tile of a host tensor."""
 
-    def store(self, tensor: Any, index: Any, value: Any) -> None:
+    def store(self, tensor: Any, index: Any, value: Any, mask: Any) -> None:
         """Writes a tile of a host tensor."""
+
+    def atomic(self, kind: str, tensor: Any, index: Any, value: Any, expected: Any) -> Any:
+        """Combines a tile of a host tensor with ``value``; what it held before."""
+
+    def jagged_tile(self, parent: Any) -> Any:
+        """The iterable of ``hl.jagged_tile``."""
+
+    def barrier(self) -> None:
+        """Between outer loops."""
 
     def specialize(self, value: Any) -> Any:
         """``value`` as a constant of the program."""
+
+    def associative_scan(self, combine: Any, inputs: Any, dim: int, reverse: bool) -> Any:
+        """Inclusive scans of a tensor or a tuple of tensors."""
+
+    def reduce(self, combine: Any, inputs: Any, dim: int | None, other: Any, keep_dims: bool) -> Any:
+        """A tensor or a tuple of tensors, reduced with a combine function."""
+
+    def cumulative(self, name: str, x: Any, dim: int, reverse: bool) -> Any:
+        """``cumsum`` or ``cumprod`` (``name``), in the dtype of ``x``."""
+
+    def rand(self, shape: Sequence[Any], seed: Any) -> Any:
+        """Uniform random numbers, float32."""
+
+    def randint(self, shape: Sequence[Any], low: int, high: int, seed: Any) -> Any:
+        """Random integers, int32."""
+
+    def rand4x(self, seed: Any, offsets: Any) -> Any:
+        """Four tensors of uniform random numbers."""
+
+    def device_print(self, prefix: str, values: Sequence[Any]) -> None:
+        """Prints when the kernel runs."""
+
+    def inline(self, fn: Any, args: Sequence[Any], output_like: Any, elementwise: bool) -> Any:
+        """The results of a JAX function on tiles."""
+
+    def register_tunable(self, name: str, fragment: Any) -> Any:
+        """The value of a tunable: a Python number."""
 
     def tile_index(self, tile: Any) -> Any:
         """Positions of the tile, int32 [block]."""

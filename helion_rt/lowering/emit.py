@@ -11,10 +11,12 @@ from typing import Any
 
 from ..config import LoopStrategy
 from ..exc import PlanError
-from ..program.ir import Op, Program, Ref, inputs_of, output_leaves
+from ..program.ir import Op, Program, Ref, inputs_of, output_leaves, refs_in
 from . import ops
 from .access import write_load
 from .evaluate import count, expression, resolve, shape_of
+from .helpers import BUILTINS, HELPERS
+from .helpers import used as used_helpers
 from .index_maps import grid_spec
 from .ops import Operand as Tensor
 from .ops import Result, dtype_text, literal
@@ -33,20 +35,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 '''
 
-MASK = '''
-
-def _mask(x, fill, *bounds):
-    """x, with fill where an element does not exist. A bound is (dimension, first position, end)."""
-    for dim, begin, end in bounds:
-        if isinstance(begin, int) and isinstance(end, int) and begin + x.shape[dim] <= end:
-            continue
-        x = jnp.where(begin + lax.broadcasted_iota(jnp.int32, x.shape, dim) < end, x, fill)
-    return x
-'''
-
 
 # Names that generated code uses: no function, argument or value may take one of them.
-RESERVED = frozenset("functools isinstance int jax jnp lax pl pltpu range _mask".split())
+RESERVED = frozenset(("functools", "jax", "jnp", "lax", "pl", "pltpu", *sorted(BUILTINS), *HELPERS))
 
 
 def entry_name(program: Program) -> str:
@@ -71,19 +62,21 @@ def write_source(plan: Plan) -> str:
     kernels = Lines()
     calls: list[tuple[KernelWriter, str]] = []
     for n, launch in enumerate(plan.launches):
+        if launch.is_empty(plan):
+            continue
         name = f"{entry}_kernel" if len(plan.launches) == 1 else f"{entry}_kernel_{n}"
         kernels.add("")
         kernels.add("")
         writer = write_kernel(plan, launch, name)
         kernels.lines += writer.out.lines
         calls.append((writer, name))
-    if any("_mask(" in line for line in kernels.lines):
-        for line in MASK.splitlines():
-            out.add(line)
-    out.lines += kernels.lines
-    out.add("")
-    out.add("")
-    _write_host(plan, entry, calls, out)
+    host = Lines()
+    _write_host(plan, entry, calls, host)
+    for module, name, local in sorted({(*key, local) for w, _ in calls for key, local in w.imports.items()}):
+        out.add(f"from {module} import {name} as {local}")
+    for text in used_helpers([*kernels.lines, *host.lines]):
+        out.lines += ["", *text.splitlines()]
+    out.lines += [*kernels.lines, "", "", *host.lines]
     return "\n".join(out.lines) + "\n"
 
 
@@ -99,7 +92,7 @@ def write_kernel(plan: Plan, launch: Launch, name: str) -> KernelWriter:
     w = KernelWriter(plan, launch, write_load)
     _name_operands(w)
     for loop in launch.loops:
-        if loop.strategy in (LoopStrategy.GRID, LoopStrategy.EMIT_PIPELINE):
+        if not loop.never and loop.strategy in (LoopStrategy.GRID, LoopStrategy.EMIT_PIPELINE):
             for param, result in zip(loop.op.regions[0].params, loop.op.results, strict=True):
                 keep(w, param, "carried")
                 if loop.strategy is LoopStrategy.GRID:
@@ -180,13 +173,13 @@ def _write_host(plan: Plan, entry: str, calls: list[tuple[KernelWriter, str]], o
     out.add(f"def {entry}({', '.join([*params, '*', f'interpret={not plan.target.is_tpu}'])}):")
     with out.indented():
         rest, used = list(calls), _used_on_host(plan)
+        launches = {id(launch.op): launch for launch in plan.launches}
         for op in program.host.ops:
-            if not used.intersection(op.results):
-                continue
             if op.name == "hl.launch":
-                writer, kernel = rest.pop(0)
-                _write_call(plan, writer, kernel, op, names, fresh, out)
-            else:
+                names.update((result, names[ref.id]) for ref, result in unwritten(op, launches[id(op)]))
+                if rest and rest[0][0].launch.op is op:
+                    _write_call(plan, *rest.pop(0), op, names, fresh, out)
+            elif used.intersection(op.results):
                 result = op.results[0]
                 names[result] = fresh(ops.base_name(op.name))
                 out.add(f"{names[result]} = {_host_expression(plan, op, names)}")
@@ -204,9 +197,16 @@ def _used_on_host(plan: Plan) -> set[int]:
         if id(op) in launches:
             used.update(op.results)
             used.update(o.tensor for o in launches[id(op)].operands if o.init or not o.written)
+            used.update(ref.id for ref, _ in unwritten(op, launches[id(op)]))
         elif used.intersection(op.results):
             used.update(r.id for r in inputs_of(op))
     return used
+
+
+def unwritten(op: Op, launch: Launch) -> list[tuple[Ref, int]]:
+    """(tensor, result) of what a launch could have written, but has no step that does: it stays as it was."""
+    stored = {o.tensor for o in launch.operands if o.written}
+    return [(ref, result) for ref, result in zip(refs_in(op.args[1]), op.results, strict=True) if ref.id not in stored]
 
 
 def _host_expression(plan: Plan, op: Op, names: dict[int, str]) -> str:
@@ -250,10 +250,10 @@ def _write_call(plan: Plan, w: KernelWriter, kernel: str, op: Op, names: dict[in
         out.add(f'name="{kernel}",')
     args = [*(_shown(plan, o, names[o.tensor]) for o in read), *(_shown(plan, o, names[o.tensor]) for o in before)]
     out.add(f")({', '.join(args)})")
-    writes = op.args[1]
-    assert isinstance(writes, tuple)
     by_tensor = dict(zip((o.tensor for o in written), zip(results, written, strict=True), strict=True))
-    for ref, result in zip(writes, op.results, strict=True):
+    for ref, result in zip(refs_in(op.args[1]), op.results, strict=True):
+        if ref.id not in by_tensor:
+            continue
         text, operand = by_tensor[ref.id]
         names[result] = text
         shape = shape_of(plan.program, ref.id, plan.blocks)
@@ -270,12 +270,12 @@ def _add_list(out: Lines, name: str, items: list[str]) -> None:
 
 
 def _shown(plan: Plan, operand: Operand, name: str) -> str:
-    """A host tensor as Pallas gets it: rank 1 as a row, rank 0 as one 32-bit word."""
+    """A host tensor as Pallas gets it: rank 1 as a row, in SMEM as 32-bit words."""
     shape = shape_of(plan.program, operand.tensor, plan.blocks)
     if operand.window is None:
         wide = "float32" if operand.dtype in ops.FLOATS else "int32"
         cast = "" if operand.dtype == wide else f".astype({dtype_text(wide)})"
-        return f"{name}.reshape(1){cast}"
+        return f"{name}.reshape({operand.shape}){cast}"
     return name if shape == operand.shape else f"{name}.reshape({operand.shape})"
 
 

@@ -15,7 +15,7 @@ from jax import lax
 from ..exc import PlanError
 from ..program.expr import BinExpr, Block, Expr, evaluate
 from ..program.ir import Arg, DType, Op, Program, Ref, refs_in
-from . import ops
+from . import helpers, ops
 from .ops import Kind, Operand, Result
 from .sizes import fit
 
@@ -24,7 +24,7 @@ from .sizes import fit
 def _compiled(text: str, count: int) -> Callable[..., jax.Array]:
     # The text comes from ``ops`` alone: numbers, dtypes of a closed list and our own names.
     names = ", ".join(f"a{i}" for i in range(count))
-    return eval(f"lambda {names}: {text}", {"jax": jax, "jnp": jnp, "lax": lax})
+    return eval(f"lambda {names}: {text}", {"jax": jax, "jnp": jnp, "lax": lax, **helpers.functions()})
 
 
 def shape_of(program: Program, value: int, blocks: Sequence[int]) -> tuple[int, ...]:

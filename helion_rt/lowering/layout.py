@@ -13,6 +13,7 @@ import enum
 from collections.abc import Callable
 
 from ..program.ir import Arg, Op, Program, Ref, Region, refs_in
+from ..program.regions import CARRYING, bodies_of, inits_of
 from . import ops
 from .ops import Kind
 
@@ -44,32 +45,44 @@ def infer_forms(program: Program, region: Region, shape_of: Callable[[int], Shap
 
 def _infer(program: Program, region: Region, shape_of: Callable[[int], Shape], forms: dict[int, Form]) -> None:
     for op in region.ops:
-        if op.name == "hl.loop":
-            _infer_loop(program, op, shape_of, forms)
+        if op.name in CARRYING:
+            _infer_carried(program, op, shape_of, forms)
         else:
+            for inner in op.regions:  # the combine function of a scan
+                forms.update(dict.fromkeys(inner.params, Form.ROW))
+                _infer(program, inner, shape_of, forms)
             for result in op.results:
                 forms[result] = _form(op, result, shape_of, forms) if shape_of(result) else Form.ROW
 
 
-def _infer_loop(program: Program, op: Op, shape_of: Callable[[int], Shape], forms: dict[int, Form]) -> None:
-    region, inits = op.regions[0], op.args[1]
-    assert isinstance(inits, tuple)
-    for param, init in zip(region.params, inits, strict=True):
-        forms[param] = _of(init, forms) if shape_of(param) else Form.ROW
-    for _ in range(len(region.params) + 1):  # a change can pass from one carried variable to the next
-        _infer(program, region, shape_of, forms)
+def _infer_carried(program: Program, op: Op, shape_of: Callable[[int], Shape], forms: dict[int, Form]) -> None:
+    """A carried variable has one form: on entry, in every region, and as a result."""
+    inits, bodies, count = inits_of(op), bodies_of(op), len(op.results)
+
+    def settle(i: int, form: Form) -> None:
+        for region in op.regions:
+            forms[region.params[i]] = form
+        forms[op.results[i]] = form
+
+    for i, (result, init) in enumerate(zip(op.results, inits, strict=True)):
+        settle(i, _of(init, forms) if shape_of(result) else Form.ROW)
+    for _ in range(count + 1):  # a change can pass from one carried variable to the next
+        for region in op.regions:
+            _infer(program, region, shape_of, forms)
         changed = False
-        for param, value in zip(region.params, region.results, strict=True):
-            wanted = _of(value, forms)
-            if shape_of(param) and wanted is not Form.FLEXIBLE and forms[param] is not wanted and forms[param] is not Form.COLUMN:
-                forms[param], changed = wanted, True
+        for body in bodies:
+            for i, (result, value) in enumerate(zip(op.results, body.results, strict=True)):
+                wanted, form = _of(value, forms), forms[result]
+                if shape_of(result) and wanted is not Form.FLEXIBLE and form is not wanted and form is not Form.COLUMN:
+                    settle(i, wanted)
+                    changed = True
         if not changed:
             break
-    for param, result in zip(region.params, op.results, strict=True):
-        if forms[param] is Form.FLEXIBLE:
-            forms[param] = Form.ROW
-        forms[result] = forms[param]
-    _infer(program, region, shape_of, forms)
+    for i, result in enumerate(op.results):
+        if forms[result] is Form.FLEXIBLE:
+            settle(i, Form.ROW)
+    for region in op.regions:
+        _infer(program, region, shape_of, forms)
 
 
 def _of(x: Arg, forms: dict[int, Form]) -> Form:

@@ -12,8 +12,9 @@ from typing import Any
 
 from ..exc import PlanError
 from ..program.expr import Expr
-from ..program.ir import Arg, DType, Op, Program, Ref, Region, TensorType, output_leaves, refs_in, walk
-from .ops import FLOATS, LOW_PRECISION, base_name, kind_of, reduced_dims
+from ..program.ir import Arg, Axis, DType, Op, Program, Ref, Region, TensorType, output_leaves, refs_in, walk
+from ..program.regions import axes_of, has_effect, reads_of, target_of
+from .ops import FLOATS, LOW_PRECISION, Kind, base_name, kind_of, reduced_dims
 
 
 class Builder:
@@ -233,6 +234,12 @@ def _reduction_defaults(b: Builder) -> None:
     b.ops.append(dataclasses.replace(b.op, kwargs=tuple((k, v) for k, v in b.op.kwargs if k != "dtype")))
 
 
+def _philox(b: Builder) -> None:
+    """A word at a time, so that each is an elementwise operation like others."""
+    for word, result in enumerate(b.op.results):
+        b.emit("hl.philox_word", (*b.args, word), b.types[result].shape, "int32", result)
+
+
 REWRITES: dict[str, Callable[[Builder], None]] = {
     "_softmax": lambda b: _softmax(b, log=False),
     "_log_softmax": lambda b: _softmax(b, log=True),
@@ -252,12 +259,18 @@ REWRITES: dict[str, Callable[[Builder], None]] = {
     "addcdiv": lambda b: _addc(b, "div"),
     "stack": _stack,
     "sum": _reduction_defaults,
+    "hl.philox": _philox,
 }
 
 
 def is_supported(name: str) -> bool:
     """Whether capture may record ATen operation ``name`` as it is (else it is decomposed first)."""
     return kind_of(name) is not None or base_name(name) in REWRITES
+
+
+def is_elementwise(name: str) -> bool:
+    """Whether ATen operation ``name`` treats every element by itself."""
+    return kind_of(name) is Kind.ELEMENTWISE or base_name(name) in ("full", "expand", "scalar_tensor", "addcmul", "addcdiv")
 
 
 def legalize(program: Program) -> Program:
@@ -269,7 +282,7 @@ def legalize(program: Program) -> Program:
         for op in r.ops:
             if op.regions:
                 op = dataclasses.replace(op, regions=tuple(region(inner) for inner in op.regions))
-            rewrite = REWRITES.get(base_name(op.name)) if op.name.startswith("aten.") else None
+            rewrite = REWRITES.get(base_name(op.name))
             if rewrite is not None:
                 builder = Builder(types, op)
                 rewrite(builder)
@@ -281,13 +294,15 @@ def legalize(program: Program) -> Program:
         return dataclasses.replace(r, ops=tuple(ops))
 
     host = region(program.host)
-    host = dataclasses.replace(host, ops=tuple(_load_scalars(op, types) if op.name == "hl.launch" else op for op in host.ops))
+    axes = list(program.axes)
+    host = dataclasses.replace(host, ops=tuple(_load_scalars(op, types, axes) if op.name == "hl.launch" else op for op in host.ops))
+    program = dataclasses.replace(program, axes=tuple(axes))
     narrowed = tuple(dataclasses.replace(t, dtype=narrow(t.dtype)) for t in types)
     return dataclasses.replace(program, host=_without_dead(program, host, _live_roots(program)), types=narrowed)
 
 
-def _load_scalars(launch: Op, types: list[TensorType]) -> Op:
-    """Numbers of the host that device code uses as they are become loads at the start of the launch."""
+def _load_scalars(launch: Op, types: list[TensorType], axes: list[Axis]) -> Op:
+    """Numbers of the host that device code uses as they are become loads at the start of the launch. ``axes`` follow."""
     region = launch.regions[0]
     inside = {r for op in walk(region) for r in (*op.results, *(p for inner in op.regions for p in inner.params))}
     loaded: dict[int, Ref] = {}
@@ -303,8 +318,10 @@ def _load_scalars(launch: Op, types: list[TensorType]) -> Op:
     def visit(r: Region) -> Region:
         ops = []
         for op in r.ops:
-            first = op.args[:1] if op.name in ("hl.load", "hl.store") else ()
-            args = (*first, *(swap(a) for a in op.args[len(first) :]))
+            target = target_of(op)
+            args = tuple(a if a is target else swap(a) for a in op.args)
+            for a in axes_of(op):
+                axes[a] = dataclasses.replace(axes[a], begin=swap(axes[a].begin), end=swap(axes[a].end))
             kwargs = tuple((k, swap(v)) for k, v in op.kwargs)
             ops.append(dataclasses.replace(op, args=args, kwargs=kwargs, regions=tuple(visit(inner) for inner in op.regions)))
         return dataclasses.replace(r, ops=tuple(ops), results=swap(r.results))
@@ -328,12 +345,10 @@ def _without_dead(program: Program, region: Region, live: set[int]) -> Region:
     live.update(r.id for r in refs_in(region.results))
     kept: list[Op] = []
     for op in reversed(region.ops):
-        if op.name not in ("hl.store", "hl.launch") and not op.regions and not live.intersection(op.results):
+        if op.name != "hl.launch" and not live.intersection(op.results) and not has_effect(op):
             continue
         if op.regions:
             op = dataclasses.replace(op, regions=tuple(_without_dead(program, r, live) for r in op.regions))
-            axes = [program.axes[a] for a in op.args[0]] if isinstance(op.args[0], tuple) else []
-            live.update(bound.id for axis in axes for bound in (axis.begin, axis.end) if isinstance(bound, Ref))
-        live.update(r.id for r in refs_in((op.args, tuple(v for _, v in op.kwargs))))
+        live.update(r.id for r in reads_of(op, program.axes))
         kept.append(op)
     return dataclasses.replace(region, ops=tuple(reversed(kept)))

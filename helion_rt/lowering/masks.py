@@ -11,8 +11,11 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 from ..exc import PlanError
-from ..program.ir import Arg, Op, Program, Ref, Region, Span, TileIndex, refs_in
+from ..program.ir import Arg, Op, Program, Ref, Region, TileIndex, refs_in
+from ..program.regions import CARRYING, axes_of, bodies_of, inits_of
 from . import ops
+from .inline import is_elementwise
+from .memory import memory_of, selected_dims
 from .ops import Kind
 
 Tags = tuple[frozenset[int], ...]  # for each logical dimension, the axes that bound it
@@ -49,25 +52,33 @@ class _Rules:
 def _infer(rules: _Rules, region: Region, tags: dict[int, Tags]) -> None:
     shape_of = rules.shape_of
     for op in region.ops:
-        if op.name == "hl.loop":
-            inner, (axes, inits) = op.regions[0], op.args
-            assert isinstance(axes, tuple) and isinstance(inits, tuple)
-            for param, init in zip(inner.params, inits, strict=True):
-                tags[param] = _broadcast([_of(init, tags)], len(shape_of(param)))
-            for _ in range(len(inner.params) + 1):  # tags only grow, and can pass from one carried variable to the next
-                before = [tags[param] for param in inner.params]
-                _infer(rules, inner, tags)
-                for param, value in zip(inner.params, inner.results, strict=True):
-                    # Elements that this loop's own axes do not have keep their old value: see ``loops``.
-                    kept = tuple(t - set(axes) for t in _of(value, tags))
-                    tags[param] = _broadcast([tags[param], kept], len(shape_of(param)))
-                if before == [tags[param] for param in inner.params]:
-                    break
-            for param, result in zip(inner.params, op.results, strict=True):
-                tags[result] = tags[param]
+        if op.name in CARRYING:
+            _infer_carried(rules, op, tags)
         else:
+            for inner in op.regions:  # the combine function of a scan, which is elementwise: it cannot mix elements
+                tags.update({p: (NONE,) * len(shape_of(p)) for p in inner.params})
+                _infer(rules, inner, tags)
             for result in op.results:
                 tags[result] = _tags(rules, op, result, tags)
+
+
+def _infer_carried(rules: _Rules, op: Op, tags: dict[int, Tags]) -> None:
+    """The tags of a carried variable are those of everything that can come into it."""
+    axes, ranks = set(axes_of(op)), [len(rules.shape_of(result)) for result in op.results]
+    current = [_broadcast([_of(init, tags)], rank) for init, rank in zip(inits_of(op), ranks, strict=True)]
+    while True:  # tags only grow, and can pass from one carried variable to the next
+        for region in op.regions:
+            tags.update(zip(region.params, current, strict=True))
+            _infer(rules, region, tags)
+        grown = current
+        for body in bodies_of(op):
+            # Elements that a loop's own axes do not have keep their old value: see ``strategies``.
+            kept = [tuple(t - axes for t in _of(value, tags)) for value in body.results]
+            grown = [_broadcast([old, new], rank) for old, new, rank in zip(grown, kept, ranks, strict=True)]
+        if grown == current:
+            break
+        current = grown
+    tags.update(zip(op.results, current, strict=True))
 
 
 def _of(x: Arg, tags: dict[int, Tags]) -> Tags:
@@ -84,13 +95,23 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
     rank = len(shape_of(result))
     if op.name == "hl.count":
         return ()
-    if op.name == "hl.load":
-        return _load_tags(op, tags, ragged, rank)
+    if op.name in ("hl.load", "hl.atomic"):
+        return _memory_tags(rules, op, tags, rank)
     if op.name == "hl.tile_index":
         axis = op.args[0]
         assert isinstance(axis, int)
         return (frozenset((axis,)) if ragged(axis) else NONE,)
     inputs = list(refs_in(op.args))
+    if op.name == "hl.inline" and not is_elementwise(op):
+        if any(t for r in inputs for t in _of(r, tags)):
+            rules.refuse(op, "hl.inline_pallas on a ragged tile, by a function that is not declared elementwise")
+        return (NONE,) * rank
+    if op.name in ("hl.scan", "hl.inline"):
+        return _broadcast([_of(r, tags) for r in inputs], rank)
+    if op.name == "hl.last":
+        dim = op.args[1]
+        assert isinstance(dim, int)
+        return tuple(NONE if d == dim % rank else t for d, t in enumerate(_broadcast([_of(inputs[0], tags)], rank)))
     kind = ops.kind_of(op.name)
     if not any(t for r in inputs for t in _of(r, tags)):
         return (NONE,) * rank
@@ -117,18 +138,20 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
     return _other_tags(rules, op, tags, first, rank)
 
 
-def _load_tags(op: Op, tags: dict[int, Tags], ragged: Callable[[int], bool], rank: int) -> Tags:
-    index = op.args[1]
-    assert isinstance(index, tuple)
+def _memory_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tags:
+    """Of what a load or an atomic gives: bounded by its tiles, its index tensors and its mask."""
+    memory = memory_of(op)
+    assert memory is not None
+    common = _broadcast([_of(ref, tags) for ref in memory.gathers(rules.shape_of)], rank)
+    dims = selected_dims(memory.index, rules.shape_of)
+    last = sum(s.common is not None for s in dims)
     out: list[frozenset[int]] = []
-    for element in index:
-        if isinstance(element, TileIndex):
-            out.append(frozenset((element.axis,)) if ragged(element.axis) else NONE)
-        elif isinstance(element, Span) or element is None:
-            out.append(NONE)
-        elif isinstance(element, Ref):
-            out += _of(element, tags)
-    return tuple(out) if len(out) == rank else (NONE,) * rank
+    for s in dims:
+        if isinstance(s.element, TileIndex):
+            out.append(frozenset((s.element.axis,)) if rules.ragged(s.element.axis) else NONE)
+        else:
+            out.append(NONE if s.common is None else common[rank - last + s.common])
+    return _broadcast([tuple(out), _of(memory.mask, tags)], rank)
 
 
 def _view_tags(rules: _Rules, op: Op, tags: Tags, before: Shape, after: Shape) -> Tags:

@@ -6,7 +6,6 @@ It judges every candidate and is the last resort of every call. Tiles have their
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,33 +13,16 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..exc import PlanError
-from ..program.expr import BinExpr, Block, blocks_in, evaluate
-from ..program.ir import Axis, Op, Program, Ref, Region, Span, TileIndex, output_leaves, walk
-from .evaluate import apply, count, shape_of
+from ..program.expr import blocks_in, evaluate
+from ..program.ir import Axis, Op, Program, Ref, Region, output_leaves, walk
+from ..program.regions import WRITES, inits_of, target_of
+from . import constraints, inline, scans
+from .evaluate import apply, count, resolve, shape_of
 from .legalize import legalize
-from .masks import Tags, infer_tags
+from .masks import infer_tags
+from .reference_memory import State, Tile, atomic, load, store
 
 _BLOCK = 128  # tile size of the reference path: small enough for memory, large enough that few tiles are walked
-
-
-@dataclasses.dataclass(frozen=True)
-class Tile:
-    """The current tile of an axis: ``begin`` and ``id`` may be traced, ``size`` is a number."""
-
-    begin: Any
-    size: int
-    id: Any
-
-
-@dataclasses.dataclass
-class State:
-    """What evaluation knows: values by id, the current tile of each axis, the present contents of host tensors."""
-
-    env: dict[int, Any]
-    tiles: dict[int, Tile]
-    blocks: Sequence[int]
-    tags: dict[int, Tags] = dataclasses.field(default_factory=dict)  # which axes bound the values of the current launch
 
 
 def depends_on_blocks(program: Program) -> bool:
@@ -58,6 +40,7 @@ def reference(program: Program, blocks: Sequence[int] | None = None) -> Callable
     if blocks is None:
         tunable = program.tunable_blocks
         blocks = [min(_BLOCK if i >= len(tunable) - 2 else 8, max(1, program.blocks[b].extent)) for i, b in enumerate(tunable)]
+        blocks = constraints.satisfying(program, blocks)
     sizes = program.block_sizes(tuple(blocks))
 
     def run(*arrays: jax.Array) -> tuple[jax.Array, ...]:
@@ -90,10 +73,16 @@ def _run_op(program: Program, op: Op, state: State) -> None:
             _launch(program, op, state)
         case "hl.loop":
             _loop(program, op, state)
+        case "hl.if":
+            _branch(program, op, state)
+        case "hl.while":
+            _while(program, op, state)
         case "hl.load":
-            state.env[op.results[0]] = _load(program, op, state)
+            state.env[op.results[0]] = load(program, op, state)
         case "hl.store":
-            _store(program, op, state)
+            store(program, op, state)
+        case "hl.atomic":
+            state.env[op.results[0]] = atomic(program, op, state)
         case "hl.tile_index":
             tile = state.tiles[_axis_arg(op)]
             state.env[op.results[0]] = tile.begin + jnp.arange(tile.size, dtype=jnp.int32)
@@ -106,8 +95,32 @@ def _run_op(program: Program, op: Op, state: State) -> None:
             state.env[op.results[0]] = jnp.asarray(state.tiles[_axis_arg(op)].id, jnp.int32)
         case "hl.count":
             state.env[op.results[0]] = jnp.asarray(count(op, state.env[op.args[0].id].shape), program.types[op.results[0]].dtype)  # type: ignore[union-attr]
+        case "hl.scan":
+            state.env.update(zip(op.results, _scan(program, op, state), strict=True))
+        case "hl.print":
+            inline.show(op, [_value(state, x) for x in op.args[1:]])
+        case "hl.inline":
+            args = [resolve(_value(state, x), state.blocks) for x in _tuple(op.args[2])]
+            state.env.update(zip(op.results, inline.inline(op, args, [program.types[r] for r in op.results]), strict=True))
+        case "hl.last":
+            state.env[op.results[0]] = scans.last(op, _value(state, op.args[0]))
         case _:
             state.env[op.results[0]] = apply(program, op, state.env, state.blocks)
+
+
+def _tuple(arg: Any) -> tuple[Any, ...]:
+    assert isinstance(arg, tuple)
+    return arg
+
+
+def _scan(program: Program, op: Op, state: State) -> tuple[jax.Array, ...]:
+    region = op.regions[0]
+
+    def combine(*sides: jax.Array) -> tuple[jax.Array, ...]:
+        inner = State({**state.env, **dict(zip(region.params, sides, strict=True))}, state.tiles, state.blocks, state.tags)
+        return _run_region(program, region, inner)
+
+    return scans.scan(op, [state.env[ref.id] for ref in scans.scan_args(op)[0]], combine)
 
 
 def _axis_arg(op: Op) -> int:
@@ -131,7 +144,7 @@ def _loop(program: Program, op: Op, state: State) -> None:
     assert isinstance(axes, tuple) and isinstance(inits, tuple)
     region = op.regions[0]
     carried = [_first_carry(program, state, x, p) for x, p in zip(inits, region.params, strict=True)]
-    last = _walk_axes(program, axes, region, state, carried, _stored(region))
+    last = _walk_axes(program, axes, region, state, carried, _stored(op))
     for result, value in zip(op.results, last, strict=True):
         state.env[result] = value
 
@@ -147,20 +160,57 @@ def _first_carry(program: Program, state: State, init: Any, param: int) -> jax.A
     return lax.slice(value, (0,) * len(size), size)
 
 
-def _stored(region: Region) -> list[int]:
-    """Host tensors that a region stores to, by value id."""
-    found: dict[int, None] = {}
-    for op in walk(region):
-        if op.name == "hl.store" and isinstance(op.args[0], Ref):
-            found[op.args[0].id] = None
-    return list(found)
+def _stored(op: Op) -> list[int]:
+    """Host tensors that the regions of ``op`` write to, by value id."""
+    found = (target_of(inner) for region in op.regions for inner in walk(region) if inner.name in WRITES)
+    return list(dict.fromkeys(target.id for target in found if target is not None))
+
+
+def _inside(state: State, region: Region, values: Sequence[Any], stored: Sequence[int], contents: Sequence[Any]) -> State:
+    """What is known inside of ``region`` when it is entered with these values and contents of the tensors it writes to."""
+    env = {**state.env, **dict(zip(region.params, values, strict=True)), **dict(zip(stored, contents, strict=True))}
+    return State(env, state.tiles, state.blocks, state.tags)
+
+
+def _branch(program: Program, op: Op, state: State) -> None:
+    stored, regions = _stored(op), op.regions
+
+    def side(region: Region) -> Callable[[Any], Any]:
+        def run(packed: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+            inner = _inside(state, region, packed[0], stored, packed[1])
+            out = _run_region(program, region, inner)
+            # Both sides yield what the tiles around the branch give a variable, even where one of them has more.
+            values = [_first_carry(program, state, v, p) for v, p in zip(out, region.params, strict=True)]
+            return values, [inner.env[t] for t in stored]
+
+        return run
+
+    first = [_first_carry(program, state, x, p) for x, p in zip(inits_of(op), regions[0].params, strict=True)]
+    packed = (first, [state.env[t] for t in stored])
+    values, contents = lax.cond(_value(state, op.args[0]), side(regions[0]), side(regions[1]), packed)
+    state.env.update(zip((*op.results, *stored), (*values, *contents), strict=True))
+
+
+def _while(program: Program, op: Op, state: State) -> None:
+    stored, (test, body) = _stored(op), op.regions
+
+    def holds(packed: tuple[list[Any], list[Any]]) -> Any:
+        return jnp.asarray(_run_region(program, test, _inside(state, test, packed[0], stored, packed[1]))[0], jnp.bool_)
+
+    def again(packed: tuple[list[Any], list[Any]]) -> tuple[list[Any], list[Any]]:
+        inner = _inside(state, body, packed[0], stored, packed[1])
+        out = _run_region(program, body, inner)
+        return [_next_carry(v, c) for v, c in zip(out, packed[0], strict=True)], [inner.env[t] for t in stored]
+
+    first = [_first_carry(program, state, x, p) for x, p in zip(inits_of(op), body.params, strict=True)]
+    values, contents = lax.while_loop(holds, again, (first, [state.env[t] for t in stored]))
+    state.env.update(zip((*op.results, *stored), (*values, *contents), strict=True))
 
 
 def _walk_axes(program: Program, axes: tuple[Any, ...], region: Region, state: State, carried: list[Any], stored: list[int]) -> list[Any]:
     """Runs ``region`` for every tile of ``axes``, the first axis outermost; returns the carried values."""
     if not axes:
-        inner = State({**state.env}, state.tiles, state.blocks, state.tags)
-        inner.env.update(zip(region.params, carried, strict=True))
+        inner = _inside(state, region, carried, (), ())
         out = _run_region(program, region, inner)
         for target in stored:
             state.env[target] = inner.env[target]
@@ -218,123 +268,3 @@ def _bound(bound: Any, state: State) -> Any:
     if isinstance(bound, Ref):
         return state.env[bound.id]
     return evaluate(bound, state.blocks)
-
-
-@dataclasses.dataclass(frozen=True)
-class Window:
-    """Where an index points: slice starts and sizes for each dimension, those to drop, and at most one gather."""
-
-    starts: tuple[Any, ...]
-    sizes: tuple[int, ...]
-    shape: tuple[int, ...]  # of the slice, dropped and added dimensions applied, before the gather
-    gather: tuple[int, Any] | None  # (dimension after dropping, indices)
-    step: tuple[int, ...]
-    keep: tuple[bool, ...]  # which dimensions of the tensor are not dropped
-
-
-def _window(index: tuple[Any, ...], shape: tuple[int, ...], state: State) -> Window:
-    starts, sizes, kept, steps, keeps = [], [], [], [], []
-    gather = None
-    dim = 0
-    for element in index:
-        if element is None:
-            kept.append(1)
-            continue
-        start, size, step, keep = 0, shape[dim], 1, True
-        if isinstance(element, TileIndex):
-            tile = state.tiles[element.axis]
-            start, size = tile.begin, tile.size
-        elif isinstance(element, Span):
-            first, stop = (None if x is None else evaluate(x, state.blocks) for x in (element.start, element.stop))
-            start, stop, step = slice(first, stop, element.step).indices(shape[dim])
-            size = max(0, stop - start)
-        elif isinstance(element, Ref) and state.env[element.id].ndim > 0:
-            if gather is not None:
-                raise PlanError("more than one index tensor in a subscript is not supported yet")
-            gather = (len(kept), state.env[element.id])
-        else:
-            dynamic = isinstance(element, Ref)
-            start = _wrapped(state.env[element.id], shape[dim]) if dynamic else _static_index(element, shape[dim], state)
-            size, keep = 1, False
-        starts.append(start)
-        sizes.append(size)
-        steps.append(step)
-        keeps.append(keep)
-        if keep:
-            kept.append(-(-size // step))
-        dim += 1
-    return Window(tuple(starts), tuple(sizes), tuple(kept), gather, tuple(steps), tuple(keeps))
-
-
-def _static_index(element: Any, extent: int, state: State) -> int:
-    value = evaluate(element, state.blocks) if isinstance(element, (int, Block, BinExpr)) else int(element)
-    return value + extent if value < 0 else value
-
-
-def _wrapped(position: jax.Array, extent: int) -> jax.Array:
-    """A position known only at run time by PyTorch's rule: negative ones count from the end. Never outside of the tensor."""
-    return jnp.clip(jnp.where(position < 0, position + extent, position), 0, max(0, extent - 1))
-
-
-def _slice(array: jax.Array, window: Window) -> jax.Array:
-    if all(isinstance(s, int) for s in window.starts):
-        return lax.slice(array, window.starts, [a + n for a, n in zip(window.starts, window.sizes, strict=True)], window.step)
-    part = lax.dynamic_slice(array, [jnp.asarray(s, jnp.int32) for s in window.starts], window.sizes)
-    return part if set(window.step) <= {1} else part[tuple(slice(None, None, s) for s in window.step)]
-
-
-def _room(program: Program, index: tuple[Any, ...], array: jax.Array, state: State) -> jax.Array:
-    """``array`` with room for tiles that reach past it, where an axis is longer than the dimension."""
-    pads = []
-    for element, extent in zip((e for e in index if e is not None), array.shape, strict=True):
-        last: int | None = extent
-        if isinstance(element, TileIndex):
-            axis = program.axes[element.axis]
-            last = axis.limit if isinstance(axis.end, Ref) else evaluate(axis.end, state.blocks)
-        pads.append((0, max(0, (last or extent) - extent)))
-    return jnp.pad(array, pads) if any(n for _, n in pads) else array
-
-
-def _load(program: Program, op: Op, state: State) -> jax.Array:
-    tensor, index = op.args[0], op.args[1]
-    assert isinstance(tensor, Ref) and isinstance(index, tuple)
-    array = _room(program, index, state.env[tensor.id], state)
-    window = _window(index, array.shape, state)
-    part = _slice(array, window).reshape(window.shape)
-    if window.gather is None:
-        return part
-    dim, positions = window.gather
-    return jnp.take(part, _wrapped(positions, part.shape[dim]), axis=dim)
-
-
-def _store(program: Program, op: Op, state: State) -> None:
-    tensor, index, value = op.args[:3]
-    assert isinstance(tensor, Ref) and isinstance(index, tuple)
-    old = state.env[tensor.id]
-    array = _room(program, index, old, state)
-    window = _window(index, array.shape, state)
-    if window.gather is not None:
-        raise PlanError("storing through an index tensor is not supported yet", file=program.file, line=op.line)
-    part, sizes = _cut_to_window(program, state, value, window, array.dtype)
-    if set(window.step) <= {1}:
-        array = lax.dynamic_update_slice(array, part.reshape(sizes), [jnp.asarray(s, jnp.int32) for s in window.starts])
-    else:
-        slices = tuple(slice(a, a + n, s) for a, n, s in zip(window.starts, sizes, window.step, strict=True))
-        array = array.at[slices].set(part.reshape(array[slices].shape))
-    state.env[tensor.id] = array if array is old or array.shape == old.shape else lax.slice(array, (0,) * old.ndim, old.shape)
-
-
-def _cut_to_window(program: Program, state: State, value: Any, window: Window, dtype: Any) -> tuple[jax.Array, tuple[int, ...]]:
-    """What is stored, broadcast to the window, and the sizes that are written: elements that ``value`` does not have are not."""
-    array = jnp.asarray(_value(state, value), dtype)
-    if not isinstance(value, Ref) or array.ndim == 0:
-        return jnp.broadcast_to(array, window.shape), window.sizes
-    at = len(window.shape) - array.ndim
-    full = shape_of(program, value.id, state.blocks)
-    have = [n if f == 1 else min(n, m) for f, n, m in zip(full, window.shape[at:], array.shape, strict=True)]
-    array = lax.slice(array, (0,) * array.ndim, [m if f == 1 else n for f, n, m in zip(full, have, array.shape, strict=True)])
-    shape = (*window.shape[:at], *have)
-    if shape == window.shape:
-        return jnp.broadcast_to(array, shape), window.sizes
-    kept = iter(shape)
-    return jnp.broadcast_to(array, shape), tuple(next(kept) if k else n for n, k in zip(window.sizes, window.keep, strict=True))

@@ -16,7 +16,8 @@ from typing import Any
 from ..exc import PlanError
 from ..program.expr import evaluate
 from ..program.ir import Arg, Op, Ref, Region, TensorType, walk
-from . import ops
+from . import ops, scans
+from .inline import write_inline
 from .evaluate import count, expression, resolve
 from .layout import Form, infer_forms, phys_shape
 from .masks import Tags, infer_tags
@@ -104,6 +105,7 @@ class KernelWriter:
         self.scratch: dict[int, Scratch] = {}  # value id -> where it is kept between steps
         self.again: set[int] = set()  # values that are written anew in each step that uses them
         self.taken: set[str] = set()
+        self.imports: dict[tuple[str, str], str] = {}  # (module, name) -> the name here
         self.line = 0
 
     # ---------------------------------------------------------------------------------------- facts
@@ -239,6 +241,10 @@ class KernelWriter:
             if self.counted_axes(op):
                 self.assign((result, Form.ROW), "count", self.count_text(op))
             return
+        own = write_inline if op.name == "hl.inline" else scans.WRITERS.get(ops.base_name(op.name))
+        if own is not None and (op.name.startswith("hl.") or self.plan.target.is_tpu):
+            own(self, op)
+            return
         shape = self.shape(result)
         wanted = Result(shape, phys_shape(shape, form), self.type(result).dtype)
         args, kwargs = self.arguments(op, form)
@@ -327,9 +333,11 @@ class KernelWriter:
 
     def begin_of(self, axis: int, id: str) -> str:
         """The first element of tile ``id`` of ``axis``."""
-        begin = self.program.axes[axis].begin
-        assert not isinstance(begin, Ref)
-        start, size = evaluate(begin, self.plan.blocks), self.block(axis)
+        begin, size = self.program.axes[axis].begin, self.block(axis)
+        if isinstance(begin, Ref):
+            first = self.value(begin, Form.ROW)
+            return first if id == "0" else f"{first} + {id} * {size}"
+        start = evaluate(begin, self.plan.blocks)
         if id.isdigit():
             return str(start + int(id) * size)
         text = id if size == 1 else f"{id} * {size}"

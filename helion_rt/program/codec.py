@@ -11,7 +11,26 @@ from typing import Any, NoReturn
 import msgpack
 
 from .expr import OPERATORS, BinExpr, Block, Expr
-from .ir import Arg, ArgKind, Axis, BlockInfo, DType, Op, Param, Program, Ref, Region, Span, TensorType, TileIndex, refs_in
+from .ir import (
+    Arg,
+    ArgKind,
+    Axis,
+    BlockInfo,
+    Constraint,
+    DType,
+    Op,
+    Param,
+    Probe,
+    Program,
+    Ref,
+    Region,
+    Relation,
+    Span,
+    TensorType,
+    TileIndex,
+    refs_in,
+)  # fmt: skip
+from .regions import REGIONS
 
 VERSION = 1
 MAX_BYTES = 16 << 20
@@ -23,7 +42,18 @@ _REF, _BLOCK, _BIN, _TILE, _SPAN, _DTYPE, _TUPLE = "r", "b", "e", "i", "s", "d",
 
 def encode(program: Program) -> bytes:
     """``program`` as bytes. Raises ``ValueError`` if it is too large or holds what a program cannot hold."""
-    data = [
+    try:
+        packed = msgpack.packb(_pack_program(program), use_bin_type=True)
+    except (OverflowError, TypeError, RecursionError) as error:
+        raise ValueError(f"the program cannot be encoded: {error}") from error
+    assert isinstance(packed, bytes)
+    if len(packed) > MAX_BYTES:
+        raise ValueError(f"the program is too large: {len(packed)} bytes")
+    return packed
+
+
+def _pack_program(program: Program) -> list[Any]:
+    return [
         VERSION, program.name, program.file, program.first_line, program.source,
         [[p.name, list(p.path), p.kind.value, p.value, _pack(p.static)] for p in program.params],
         [[[_pack(d) for d in t.shape], t.dtype] for t in program.types],
@@ -31,15 +61,9 @@ def encode(program: Program) -> bytes:
         [[a.block, _pack(a.begin), _pack(a.end), a.is_grid, a.limit] for a in program.axes],
         _pack_region(program.host), _pack(program.outputs), [[i, r.id] for i, r in program.mutated],
         program.numerics, [[k, _pack(v)] for k, v in program.notes],
+        [[c.relation.value, _pack(c.a), _pack(c.b), c.line] for c in program.constraints],
+        [[_pack_program(p.program), _pack(p.value)] for p in program.probes],
     ]  # fmt: skip
-    try:
-        packed = msgpack.packb(data, use_bin_type=True)
-    except (OverflowError, TypeError, RecursionError) as error:
-        raise ValueError(f"the program cannot be encoded: {error}") from error
-    assert isinstance(packed, bytes)
-    if len(packed) > MAX_BYTES:
-        raise ValueError(f"the program is too large: {len(packed)} bytes")
-    return packed
 
 
 def _pack(arg: Any) -> Any:
@@ -112,9 +136,12 @@ def _str(value: Any, what: str) -> str:
 class _Reader:
     """Checks one program. ``visible`` holds the values that may be used where the reader is."""
 
-    def __init__(self, raw: Any) -> None:
-        fields = _list(raw, "fields", 14)
-        (version, name, file, first_line, source, params, types, blocks, axes, host, outputs, mutated, numerics, notes) = fields
+    def __init__(self, raw: Any, is_probe: bool = False) -> None:
+        fields = _list(raw, "fields", 16)
+        (version, name, file, first_line, source, params, types, blocks, axes, host, outputs, mutated, numerics, notes, constraints,
+         probes) = fields  # fmt: skip
+        if is_probe and probes != []:
+            _bad("probe", "it has probes of its own")
         if type(version) is not int or version != VERSION:
             _bad("version", version)
         self.blocks = tuple(self._block(b) for b in _list(blocks, "blocks"))
@@ -131,6 +158,8 @@ class _Reader:
             params=read_params, types=self.types, blocks=self.blocks, axes=self.axes, host=region,
             outputs=self._outputs(outputs), mutated=tuple(self._mutated(m, read_params) for m in _list(mutated, "mutated")),
             numerics=_str(numerics, "numerics"), notes=tuple(self._pair(n, "note") for n in _list(notes, "notes")),
+            constraints=tuple(self._constraint(c) for c in _list(constraints, "constraints")),
+            probes=tuple(self._probe(p) for p in _list(probes, "probes")),
         )  # fmt: skip
 
     def _block(self, raw: Any) -> BlockInfo:
@@ -147,6 +176,23 @@ class _Reader:
             _bad("is_grid", is_grid)
         number = _int(block, "block", 0, len(self.blocks))
         return Axis(number, self._bound(begin), self._bound(end), is_grid, _optional(limit, "limit", -_MAX_INT))
+
+    def _constraint(self, raw: Any) -> Constraint:
+        relation, a, b, line = _list(raw, "constraint", 4)
+        kinds = {r.value: r for r in Relation}
+        if type(relation) is not str or relation not in kinds:
+            _bad("constraint", raw)
+        return Constraint(kinds[relation], self._expr(a, 0), self._expr(b, 0), _int(line, "line"))
+
+    def _probe(self, raw: Any) -> Probe:
+        program, value = _list(raw, "probe", 2)
+        inner = _Reader(program, is_probe=True).program
+        if not isinstance(inner.outputs, Ref) or inner.mutated or any(op.regions for op in inner.host.ops):
+            _bad("probe", "it is no expression")
+        read = self._arg(value, 0)
+        if any(refs_in(read)):
+            _bad("probe", value)
+        return Probe(inner, read)
 
     def _bound(self, raw: Any) -> Expr | Ref:
         if isinstance(raw, list) and len(raw) == 2 and raw[0] == _REF:
@@ -191,26 +237,40 @@ class _Reader:
         name, args, kwargs, results, line, regions = _list(raw, "op", 6)
         read_args = self._tuple(args, "args")
         read_kwargs = tuple(self._pair(k, "kwarg") for k in _list(kwargs, "kwargs"))
-        expected = 1 if name in ("hl.loop", "hl.launch") else 0
+        expected = REGIONS.get(_str(name, "op"), 0)
         read_regions = tuple(self._region(r, depth + 1) for r in _list(regions, "regions", expected))
         if expected:
-            self._check_loop(_str(name, "op"), read_args, read_regions[0], results, depth)
+            self._check_regions(name, read_args, read_regions, results, depth)
         read_results = tuple(self._define(r) for r in _list(results, "results"))
         return Op(_str(name, "op"), read_args, read_kwargs, read_results, _int(line, "line"), read_regions)
 
-    def _check_loop(self, name: str, args: tuple[Arg, ...], region: Region, results: Any, depth: int) -> None:
-        if (name == "hl.launch") != (depth == 0) or len(args) != 2:
+    def _check_regions(self, name: str, args: tuple[Arg, ...], regions: tuple[Region, ...], results: Any, depth: int) -> None:
+        if (name == "hl.launch") != (depth == 0) or len(args) != {"hl.while": 1, "hl.scan": 3}.get(name, 2):
             _bad(name, args)
-        axes, values = args
-        if not isinstance(axes, tuple) or not axes or not isinstance(values, tuple) or not all(isinstance(v, Ref) for v in values):
+        values = args[0] if name in ("hl.while", "hl.scan") else args[1]
+        if not isinstance(values, tuple) or not all(isinstance(v, Ref) for v in values):
             _bad(name, args)
+        if name in ("hl.launch", "hl.loop"):
+            self._check_axes(name, args[0])
+        if name == "hl.if" and not isinstance(args[0], Ref):
+            _bad(name, args)
+        count = len(values)
+        # (parameters, results) of each region
+        wanted = {
+            "hl.launch": [(0, 0)], "hl.loop": [(count, count)], "hl.if": [(count, count)] * 2,
+            "hl.while": [(count, 1), (count, count)], "hl.scan": [(2 * count, count)],
+        }[name]  # fmt: skip
+        found = [(len(r.params), len(r.results)) for r in regions]
+        if len(_list(results, "results")) != count or found != wanted:
+            _bad(name, "results, parameters and values do not match")
+
+    def _check_axes(self, name: str, axes: Arg) -> None:
+        if not isinstance(axes, tuple) or not axes:
+            _bad(name, axes)
         for axis in axes:
             at = self.axes[_int(axis, "axis", 0, len(self.axes))]
             if any(r.id not in self.visible for r in refs_in((at.begin, at.end))):
                 _bad("bound of axis", axis)
-        count = len(values) if name == "hl.loop" else 0
-        if len(_list(results, "results")) != len(values) or len(region.params) != count or len(region.results) != count:
-            _bad(name, "results, parameters and values do not match")
 
     def _pair(self, raw: Any, what: str) -> tuple[str, Arg]:
         key, value = _list(raw, what, 2)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from .expr import Expr, evaluate
 from .ir import Axis, Op, Program, Ref, Region, TensorType, walk
+from .regions import axes_of, target_of
 
 _BITS = {"bool": 8}
 _MOVES = frozenset(
@@ -28,7 +29,8 @@ class Cost:
 def cost(program: Program) -> Cost:
     """The cost of one run. It does not depend on the block sizes: tiles are counted at their share of the extent.
 
-    Loops whose bounds are known only at run time are counted at their limit (or the extent of their block).
+    Loops whose bounds are known only at run time are counted at their limit (or the extent of their block), a branch as its
+    dearer side, and a while as one round.
     """
     blocks = [b.fixed if b.fixed is not None else max(1, min(b.extent, b.high or b.extent)) for b in program.blocks]
     dots, others = _region(program, program.host, blocks, 1.0)
@@ -43,8 +45,9 @@ def _bytes(program: Program) -> int:
 
 def _host_reads(op: Op) -> list[Ref]:
     """Tensors whose elements an operation reads (allocations and stores read none)."""
-    if op.name == "hl.load":
-        return [a for a in op.args[:1] if isinstance(a, Ref)]
+    if op.name in ("hl.load", "hl.atomic"):
+        target = target_of(op)
+        return [] if target is None else [target]
     if op.name.startswith("hl."):
         return []
     return [a for a in op.args if isinstance(a, Ref)]
@@ -68,10 +71,15 @@ def _region(program: Program, region: Region, blocks: list[int], times: float) -
     """(flops of products, of everything else) of ``region``, run ``times`` times."""
     dots = others = 0.0
     for op in region.ops:
+        if op.name == "hl.scan":
+            others += times * _elements(program, op, blocks) * len(op.regions[0].ops)
+            continue
         if op.regions:
-            trips = math.prod(_trips(program, program.axes[axis], blocks) for axis in _ids(op.args[0]))
-            inner = _region(program, op.regions[0], blocks, times * trips)
-            dots, others = dots + inner[0], others + inner[1]
+            trips = math.prod(_trips(program, program.axes[axis], blocks) for axis in axes_of(op))
+            # The dearer branch of an hl.if; one round of an hl.while.
+            inner = [_region(program, region, blocks, times * trips) for region in op.regions]
+            found = max(inner, key=sum) if op.name == "hl.if" else tuple(map(sum, zip(*inner, strict=True)))
+            dots, others = dots + found[0], others + found[1]
             continue
         product = _product(program, op, blocks)
         if product is not None:
@@ -79,10 +87,6 @@ def _region(program: Program, region: Region, blocks: list[int], times: float) -
         elif not op.name.startswith("hl.") and op.name.split(".")[1] not in _MOVES:
             others += times * _elements(program, op, blocks)
     return dots, others
-
-
-def _ids(arg: object) -> list[int]:
-    return [i for i in arg if isinstance(i, int)] if isinstance(arg, tuple) else []
 
 
 def _trips(program: Program, axis: Axis, blocks: list[int]) -> float:

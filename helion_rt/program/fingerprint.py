@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from .codec import encode
 from .ir import Arg, Axis, Op, Param, Program, Ref, Region, output_leaves, refs_in
+from .regions import CARRYING, bodies_of, has_effect, inits_of, reads_of
 
 
 def fingerprint(program: Program) -> str:
@@ -16,7 +16,11 @@ def fingerprint(program: Program) -> str:
 
     program = simplify(program)
     params = tuple(replace(p, name="") for p in program.params)
-    plain = replace(program, name="", file="", first_line=0, source="", params=params, notes=(), host=_without_lines(program.host))
+    constraints = tuple(replace(c, line=0) for c in program.constraints)
+    plain = replace(
+        program, name="", file="", first_line=0, source="", params=params, notes=(), host=_without_lines(program.host),
+        constraints=constraints, probes=(),
+    )  # fmt: skip
     return hashlib.sha256(b"helion_rt program 1\0" + encode(plain)).hexdigest()
 
 
@@ -62,48 +66,38 @@ def _live(region: Region, needed: set[int], axes: tuple[Axis, ...]) -> Region:
     needed.update(r.id for r in refs_in(region.results))
     kept: list[Op] = []
     for op in reversed(region.ops):
-        if op.name != "hl.store" and not needed.intersection(op.results) and not (op.name == "hl.loop" and _has_store(op)):
+        if not needed.intersection(op.results) and not has_effect(op):
             continue
-        if op.name == "hl.loop":
-            op = _live_loop(op, needed, axes)
+        if op.name in CARRYING:
+            op = _live_carrier(op, needed, axes)
         elif op.regions:
             op = replace(op, regions=tuple(_live(inner, needed, axes) for inner in op.regions))
-        needed.update(r.id for r in _reads(op, axes))
+        needed.update(r.id for r in reads_of(op, axes))
         kept.append(op)
     return replace(region, ops=tuple(reversed(kept)))
 
 
-def _reads(op: Op, axes: tuple[Axis, ...]) -> Iterable[Ref]:
-    """Refs among the arguments, and the bounds of the axes that the operation runs over."""
-    yield from refs_in((op.args, tuple(v for _, v in op.kwargs)))
-    if op.name in ("hl.loop", "hl.launch"):
-        for axis in op.args[0]:  # type: ignore[union-attr]
-            yield from refs_in((axes[axis].begin, axes[axis].end))  # type: ignore[index]
-
-
-def _has_store(op: Op) -> bool:
-    return any(inner.name == "hl.store" or _has_store(inner) for region in op.regions for inner in region.ops)
-
-
-def _live_loop(op: Op, needed: set[int], axes: tuple[Axis, ...]) -> Op:
-    """A loop whose carried variables are those whose result is read, or whose placeholder the rest of the body reads."""
-    (region,) = op.regions
+def _live_carrier(op: Op, needed: set[int], axes: tuple[Axis, ...]) -> Op:
+    """A loop, branch or while whose carried variables are those whose result, or whose placeholder in a region, is read."""
     keep = [r in needed for r in op.results]
-    while True:
-        results = tuple(r for r, k in zip(region.results, keep, strict=True) if k)
-        inside = set(needed)
-        body = _live(replace(region, results=results), inside, axes)
-        fresh = [k or p in inside for k, p in zip(keep, region.params, strict=True)]
-        if fresh == keep:
-            break
-        keep = fresh
-    needed |= inside
 
     def chosen(items: Any) -> tuple[Any, ...]:
         return tuple(item for item, k in zip(items, keep, strict=True) if k)
 
-    body = replace(body, params=chosen(region.params))
-    return replace(op, args=(op.args[0], chosen(op.args[1])), results=chosen(op.results), regions=(body,))
+    bodies = bodies_of(op)
+    while True:
+        inside = set(needed)
+        regions = []
+        for region in op.regions:
+            results = chosen(region.results) if any(region is body for body in bodies) else region.results
+            regions.append(_live(replace(region, results=results), inside, axes))
+        fresh = [k or any(r.params[i] in inside for r in op.regions) for i, k in enumerate(keep)]
+        if fresh == keep:
+            break
+        keep = fresh
+    needed |= inside
+    regions = [replace(region, params=chosen(region.params)) for region in regions]
+    return replace(op, args=(*op.args[:-1], chosen(inits_of(op))), results=chosen(op.results), regions=tuple(regions))
 
 
 def _number(region: Region, order: dict[int, int]) -> None:

@@ -53,6 +53,7 @@ together, and their common shape takes the place of the first of them. Negative 
 from __future__ import annotations
 
 import enum
+import operator
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Union
@@ -174,6 +175,50 @@ class Param:
     static: Arg = None  # the value, for STATIC
 
 
+class Relation(enum.Enum):
+    """How an ``assert`` of the kernel compares two sizes."""
+
+    EQ = "=="
+    NE = "!="
+    LT = "<"
+    LE = "<="
+    GT = ">"
+    GE = ">="
+
+    def holds(self, a: int, b: int) -> bool:
+        return _HOLDS[self](a, b)
+
+
+_HOLDS = {
+    Relation.EQ: operator.eq, Relation.NE: operator.ne, Relation.LT: operator.lt,
+    Relation.LE: operator.le, Relation.GT: operator.gt, Relation.GE: operator.ge,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the kernel asserts of its block sizes; a config that breaks it is illegal."""
+
+    relation: Relation
+    a: Expr
+    b: Expr
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.a} {self.relation.value} {self.b}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A value that Python code of the kernel read from its arguments: the program is right only where it is the same.
+
+    ``program`` computes it: host operations alone, one output. ``value``: a number, a bool, or nested tuples of them.
+    """
+
+    program: Program
+    value: Arg
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A captured kernel.
@@ -181,7 +226,8 @@ class Program:
     ``outputs`` is what the kernel returns: a Ref, a plain value, or nested tuples of them. ``mutated`` lists arguments
     written in place: (index into ``params``, Ref to the new contents). Executables made from a program take one array
     for each TENSOR and SCALAR param, in order, and return the flat tuple of the Refs of ``outputs`` (depth first),
-    then those of ``mutated``.
+    then those of ``mutated``. ``constraints`` is what block sizes must satisfy, ``probes`` what the arguments must hold:
+    the program is specialised to it.
     """
 
     name: str
@@ -197,6 +243,8 @@ class Program:
     mutated: tuple[tuple[int, Ref], ...] = ()
     numerics: str = "default"  # numerics class, part of the signature
     notes: tuple[tuple[str, Arg], ...] = field(default=())
+    constraints: tuple[Constraint, ...] = ()
+    probes: tuple[Probe, ...] = ()
 
     @property
     def tunable_blocks(self) -> tuple[int, ...]:
@@ -254,6 +302,6 @@ def inputs_of(op: Op) -> list[Ref]:
 
 
 __all__ = [
-    "Arg", "ArgKind", "Axis", "Block", "BlockInfo", "DType", "Expr", "Op", "Param", "Program", "Ref", "Region", "Span",
-    "TensorType", "TileIndex", "inputs_of", "output_leaves", "refs_in", "walk",
+    "Arg", "ArgKind", "Axis", "Block", "BlockInfo", "Constraint", "DType", "Expr", "Op", "Param", "Probe", "Program", "Ref",
+    "Region", "Relation", "Span", "TensorType", "TileIndex", "inputs_of", "output_leaves", "refs_in", "walk",
 ]  # fmt: skip

@@ -13,6 +13,9 @@ def to_text(program: Program) -> str:
     lines += [f"  param {_param(program, p)}" for p in program.params]
     lines += [f"  block B{i} {_block(b)}" for i, b in enumerate(program.blocks)]
     lines += [f"  axis {i} {_axis(a)}" for i, a in enumerate(program.axes)]
+    lines += [f"  assert {c}  # line {c.line}" for c in program.constraints]
+    for probe in program.probes:
+        lines += ["  where", *_region(probe.program, probe.program.host, "    "), f"    is {_arg(probe.value)}"]
     lines += _region(program, program.host, "  ")
     lines.append(f"  return {_arg(program.outputs)}")
     lines += [f"  param {program.params[i].name} becomes {ref}" for i, ref in program.mutated]

@@ -2,7 +2,8 @@
 
 A torch caller gets torch's own semantics: the call is over when it returns (so an input may be overwritten then), an output
 owns its memory (it aliases neither an input nor another output), and int64 stays int64. Integers of 64 bits travel in 32:
-values that do not fit are refused, never wrapped. Gradients do not flow: an input is taken detached and outputs have none.
+values that do not fit are refused, never wrapped. Gradients do not flow here: an input is taken detached and outputs have none
+(``gradients`` is what a kernel with ``backward=`` puts around it).
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def is_torch_type(kind: type) -> bool:
     """Is it a class of torch tensors?"""
     module = sys.modules.get("torch")
     return module is not None and issubclass(kind, module.Tensor)
+
+
+def grad_is_enabled() -> bool:
+    """Does torch record gradients now?"""
+    return "torch" in sys.modules and sys.modules["torch"].is_grad_enabled()
 
 
 def torch_dtype_name(dtype: Any) -> str:
@@ -154,6 +160,11 @@ def _tensor_of(torch: Any, array: jax.Array) -> torch.Tensor:
     if next(iter(array.devices())).platform != "cpu":
         array = jax.device_put(array, jax.devices("cpu")[0])
     return torch.from_dlpack(array)
+
+
+def as_torch(array: jax.Array) -> torch.Tensor:
+    """A torch tensor to read a JAX array through, of the same memory where that can be: not to be kept or written."""
+    return _tensor_of(sys.modules["torch"], array)
 
 
 def _pointer(array: jax.Array) -> int:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 import jax
 import numpy as np
 from jax.core import Tracer
 
+from helion_rt.capture.reach import Opened, is_callable_argument, opened
 from helion_rt.exc import InputError
 from helion_rt.program.signature import Fact, ScalarFact, StaticFact, TensorFact
 
@@ -21,7 +22,7 @@ INT32 = np.iinfo(np.int32)
 
 # Callables that have no stable name are numbered, and kept so that an id is not used again.
 UNSTABLE = "callable without a stable name "
-_unstable: dict[int, tuple[int, Any]] = {}
+_unstable: dict[Any, tuple[int, Any]] = {}
 
 _array_class: type | None = None
 
@@ -69,6 +70,8 @@ def _classify(kind: type) -> Callable[[Any], Any]:
         return lambda a: a.aval
     if issubclass(kind, (np.ndarray, jax.ShapeDtypeStruct)):
         return lambda a: (kind, a.shape, a.dtype)
+    if issubclass(kind, Opened):
+        return lambda a: (kind, a.key, *map(_hot_part, a[1:]))
     if issubclass(kind, (tuple, list)):
         return lambda a: (kind, *map(_hot_part, a))
     if door.is_torch_type(kind):
@@ -98,8 +101,13 @@ def fact_of(name: str, value: Any) -> Fact:
         return ScalarFact("int")
     if isinstance(value, float):
         return ScalarFact("float")
+    if isinstance(value, Opened):
+        names = (f"{name}.{inner}" if name else inner for inner in value.names)
+        return (StaticFact(static_name(value)), *(fact_of(n, item) for n, item in zip(names, value[1:], strict=True)))
     if isinstance(value, (tuple, list)):
         return tuple(fact_of(f"{name}[{i}]", item) for i, item in enumerate(value))
+    if isinstance(value, (Mapping, Set)):
+        raise InputError(f"argument '{name}' is a {type(value).__name__}", hint="pass tensors and numbers, or tuples and lists of them")
     if isinstance(value, np.generic):
         raise InputError(f"argument '{name}' is a NumPy scalar ({type(value).__name__})", hint=f"pass {name}.item()")
     return StaticFact(static_name(value))
@@ -107,13 +115,31 @@ def fact_of(name: str, value: Any) -> Fact:
 
 def static_name(value: Any) -> str:
     """What stands for a dtype or a callable in the facts: the same in every process where that can be told."""
-    if not callable(value):
-        return repr(value)
-    name = importlib.import_module("helion_rt.capture.alias").alias(value)  # late: only kernels that take callables need it
+    fn, key = (value[0], value.key) if isinstance(value, Opened) else (value, id(value))
+    if not callable(fn):
+        return repr(fn)
+    name = importlib.import_module("helion_rt.capture.alias").alias(fn)  # late: only kernels that take callables need it
     if name is None:
-        number, _ = _unstable.setdefault(id(value), (len(_unstable), value))
+        number, _ = _unstable.setdefault(key, (len(_unstable), fn))
         return f"{UNSTABLE}{number}"
     return f"callable {name}"
+
+
+def open_callables(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """``args`` with the callables in it opened, so that what they reach are leaves; itself if there is none."""
+    if not any(map(_is_closed, args)):
+        return args
+    return tuple(_open(value) if _is_closed(value) else value for value in args)
+
+
+def _is_closed(value: Any) -> bool:
+    if type(value) in (tuple, list):
+        return any(map(_is_closed, value))
+    return is_callable_argument(value)
+
+
+def _open(value: Any) -> Any:
+    return type(value)(map(_open, value)) if type(value) in (tuple, list) else opened(value) if is_callable_argument(value) else value
 
 
 def has_unstable(facts: Fact) -> bool:
@@ -124,7 +150,9 @@ def has_unstable(facts: Fact) -> bool:
 
 
 def values_of(value: Any) -> Any:
-    """The Python value of a non-array argument, None for arrays, tuples of them for sequences."""
+    """The Python value of a non-array argument, None for arrays, tuples of them for sequences; an opened callable itself."""
+    if isinstance(value, Opened):
+        return value
     if isinstance(value, (tuple, list)):
         return tuple(values_of(item) for item in value)
     return None if is_array(value) else value
@@ -142,10 +170,17 @@ def concrete(value: Any) -> Any:
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """Arrays and numbers of an argument tree, depth first."""
-    if isinstance(value, (tuple, list)):
+    """Arrays and numbers of an argument tree, depth first; a callable's are its own business."""
+    if isinstance(value, (tuple, list)) and not isinstance(value, Opened):
         return [leaf for item in value for leaf in leaves_of(item)]
     return [value]
+
+
+def is_traced(value: Any) -> bool:
+    """Is there a value of a JAX trace in the tree, or reached by a callable in it?"""
+    if isinstance(value, (tuple, list)):
+        return any(map(is_traced, value))
+    return isinstance(value, Tracer)
 
 
 def bind(signature: inspect.Signature, kernel: str, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[Any, ...]:

@@ -25,10 +25,15 @@ def aot_kernel(
     *,
     config: Config | None = None,
     configs: Sequence[Config] | None = None,
-    **ignored: Any,
+    batched: Any = None,
+    key: Any = None,
+    collect_fn: Any = None,
+    measure_fn: Any = None,
+    **settings: Any,
 ) -> Any:
     """Helion's ahead-of-time kernel: here a ``kernel`` like any other, whose winners come from the tuning database.
 
-    Arguments that steer Helion's own tables (``key=``, ``batched=``, ...) are accepted and do nothing.
+    ``batched``, ``key``, ``collect_fn`` and ``measure_fn`` steer Helion's own tables, and do nothing. Raises ``ConfigError`` for a
+    setting that does not exist.
     """
-    return kernel(fn, config=config, configs=configs)
+    return kernel(fn, config=config, configs=configs, **settings)

@@ -6,8 +6,10 @@ import contextlib
 import functools
 import gc
 import inspect
+import itertools
 import threading
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,14 @@ import jax
 from jax.core import Tracer
 
 from helion_rt import lowering, targets
+from helion_rt.capture import reach
 from helion_rt.config import Config
-from helion_rt.exc import ConfigError, InputError
+from helion_rt.exc import ConfigError, HelionError, InputError, NoGradient
 from helion_rt.program.ir import ArgKind, Program, Ref, output_leaves
 from helion_rt.program.signature import Fact
 from helion_rt.settings import Settings, TuneMode
 
-from . import door, prepare
+from . import aliasing, door, gradients, prepare, probes
 from . import facts as call_facts
 from .counters import counters
 from .slot import Origin, Serving, Slot, registry
@@ -34,9 +37,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Family:
-    """The slots of one tuple of facts: more than one where the program is specialised to the values of numbers."""
+    """The slots of one tuple of facts: more than one where the program is specialised to values of numbers or of tensors."""
 
     paths: tuple[tuple[Any, ...], ...] = ()
+    readers: tuple[probes.Reader, ...] = ()
     slots: dict[tuple[Any, ...], Slot] = field(default_factory=dict)
     recent: tuple[Any, Slot] | None = None  # the one specialised value that was seen last, and its slot
 
@@ -45,14 +49,32 @@ class Family:
         if recent is not None and args[self.paths[0][0]] is recent[0]:  # a default, as good as always: the very same object
             return recent[1]
         slot = self.slots.get(self.key(args))
-        if slot is not None and len(self.paths) == 1 and len(self.paths[0]) == 1:
+        if slot is not None and len(self.paths) == 1 and len(self.paths[0]) == 1 and not self.readers:
             self.recent = (args[self.paths[0][0]], slot)
         return slot
 
     def key(self, args: Sequence[Any]) -> tuple[Any, ...]:
         """The values that tell this family's slots apart. On the hot path: no generator, no call but for odd floats."""
         values = [args[path[0]] if len(path) == 1 else call_facts.at(args, path) for path in self.paths]
-        return tuple([v if v.__class__ is not float or (v and v == v) else repr(v) for v in values])
+        values = [v if v.__class__ is not float or (v and v == v) else repr(v) for v in values]
+        return tuple(values) if not self.readers else (*values, *[reader.key(args) for reader in self.readers])
+
+    def widen(self, program: Program, paths: tuple[tuple[Any, ...], ...]) -> bool:
+        """Tell the slots apart by what ``program`` is specialised to, too. Is that new? Then the old slots cannot be found any more."""
+        readers = {**dict.fromkeys(self.readers), **dict.fromkeys(probes.reader(p.program) for p in program.probes)}
+        if set(paths) <= set(self.paths) and len(readers) == len(self.readers):
+            return False
+        for old in self.slots.values():
+            registry.drop(old)
+        self.paths, self.readers = tuple(sorted({*self.paths, *paths}, key=repr)), tuple(readers)
+        self.slots, self.recent = {}, None
+        return True
+
+    def evict(self) -> list[Slot]:
+        """The slots that are too many: values of tensors have no end."""
+        if not self.readers or len(self.slots) <= probes.SLOTS_BY_VALUE:
+            return []
+        return sorted(self.slots.values(), key=lambda slot: slot.used)[: max(1, probes.SLOTS_BY_VALUE // 8)]
 
 
 @dataclass(slots=True)
@@ -69,15 +91,21 @@ class Route:
 class Kernel:
     """A kernel. Call it with torch tensors or JAX arrays; under a JAX transformation it is traced into the caller.
 
-    Keyword arguments and defaults work as in Python. Torch outputs have no gradient. A tensor that the kernel writes in place
-    changes for a torch caller; for a JAX caller, a kernel that returns nothing returns the new contents instead.
+    Keyword arguments and defaults work as in Python. Outputs have a gradient if there is a ``backward=``. A tensor that the
+    kernel writes in place changes for a torch caller; for a JAX caller, a kernel that returns nothing returns the new contents
+    instead.
     """
 
-    def __init__(self, fn: Callable[..., Any], config: Config | None, configs: Sequence[Config], options: dict[str, Any]) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], config: Config | None, configs: Sequence[Config], options: dict[str, Any],
+        backward: Callable[..., Any] | None = None, save_outputs: bool = False,
+    ) -> None:  # fmt: skip
         self.fn = fn
         self.name: str = fn.__name__
         self.config = config
         self.configs = tuple(configs)
+        # What hl.register_tunable gives: it is part of the program, so there is one of it for all configs.
+        self.tunables = {} if config is None and not configs else dict((config or configs[0]).own)
         self._options = options
         self._signature = inspect.signature(fn)
         parameters = self._signature.parameters
@@ -87,6 +115,8 @@ class Kernel:
         self._positional = sum(kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD) for kind in kinds)
         if inspect.Parameter.VAR_POSITIONAL in kinds:
             self._positional = -1  # always bound by inspect
+        variadic = kinds.index(inspect.Parameter.VAR_POSITIONAL) if self._positional < 0 else None
+        self.backward = None if backward is None else gradients.Backward(backward, save_outputs, variadic)
         # For a call with n positional arguments alone: the defaults that follow them.
         self._tails: dict[int, tuple[Any, ...]] = {}
         for n in range(len(self._names), -1, -1):
@@ -95,11 +125,17 @@ class Kernel:
                 self._tails[n] = tuple(self._defaults[name] for name in rest)
         self._routes: dict[tuple[Any, ...], Route] = {}
         self._families: dict[tuple[Any, ...], Family] = {}
+        self._opens = self._opens_self = False  # do arguments, does the function itself, reach arrays that are no arguments?
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn)
         if inspect.Parameter.VAR_KEYWORD in kinds:
             raise ConfigError("a kernel cannot take **kwargs", **self._place(), hint="name the parameters")
         self.settings  # noqa: B018  a wrong setting is refused where it is written
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the parameters."""
+        return self._names
 
     @property
     def settings(self) -> Settings:
@@ -108,7 +144,15 @@ class Kernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tail = None if kwargs else self._tails.get(len(args))
-        args = self.bound(*args, **kwargs) if tail is None else args + tail
+        args = self._plain(*args, **kwargs) if tail is None else args + tail
+        if self._opens:
+            args = self._reach(args)
+        if self.backward is not None and (leaves := gradients.required(args[: len(self._names)])):
+            return gradients.torch_call(self, args, leaves)
+        return self.serve(args)
+
+    def serve(self, args: tuple[Any, ...]) -> Any:
+        """The call itself; ``args`` are bound, what they reach is open, nothing asks for a gradient."""
         try:
             route = self._routes.get(call_facts.hot_key(args))
         except (KeyError, TypeError, RuntimeError):  # tracers, what cannot be hashed, torch's nested tensors
@@ -130,6 +174,18 @@ class Kernel:
             return self._rescue(slot, serving, args, arrays, error)
         return out[0] if route.single else _for_jax(slot.program, out)
 
+    def reference(self, *args: Any, **kwargs: Any) -> Any:
+        """The kernel's own source run eagerly in torch, tile by tile: for ``print`` and ``pdb``. The results are the caller's kind."""
+        return self._eagerly(self._plain(*args, **kwargs))
+
+    def _eagerly(self, bound: tuple[Any, ...]) -> Any:
+        from . import eagerly  # late: for debugging only
+
+        try:
+            return eagerly.call(self, self._signature, bound[: len(self._names)])
+        except InputError as error:
+            raise self._placed(error) from error.__cause__
+
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
@@ -142,7 +198,28 @@ class Kernel:
         return slot
 
     def bound(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
-        """The arguments in the order of the parameters, defaults filled in. Raises ``InputError`` where they do not fit."""
+        """The arguments in the order of the parameters, defaults filled in. Raises ``InputError`` where they do not fit.
+
+        Callables are opened (see ``capture.reach``); a function that reaches arrays itself is the last one, opened.
+        """
+        return self._look_inside(self._plain(*args, **kwargs))
+
+    def _look_inside(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
+        """``plain`` with all that is reached; the calls to come know whether to look."""
+        if not self._opens_self and len(reach.opened(inspect.unwrap(self.fn))) > 1:
+            self._opens = self._opens_self = True
+        args = self._reach(plain)
+        self._opens = self._opens or args is not plain
+        return args
+
+    def _reach(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        args = call_facts.open_callables(args)
+        if self._opens_self and len(args) == len(self._names):
+            own = reach.opened(inspect.unwrap(self.fn))
+            args = (*args, own) if len(own) > 1 else args
+        return args
+
+    def _plain(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         if len(args) <= self._positional and kwargs.keys() <= {*self._names[len(args) :]}:
             try:  # many times quicker than inspect's
                 return (*args, *(kwargs[n] if n in kwargs else self._defaults[n] for n in self._names[len(args) :]))
@@ -155,7 +232,7 @@ class Kernel:
 
     def facts(self, bound: Sequence[Any]) -> tuple[Fact, ...]:
         """The facts of bound arguments. Raises ``InputError`` for what a kernel cannot take."""
-        return tuple(call_facts.fact_of(name, value) for name, value in zip(self._names, bound, strict=True))
+        return tuple(call_facts.fact_of(name, value) for name, value in zip((*self._names, ""), bound, strict=False))
 
     def lower(self, *args: Any, target: Target | str | None = None, config: Config | None = None, **kwargs: Any) -> Lowered:
         """Lower for ``target`` (a name; by default that of JAX's backend). Arguments may be arrays of torch or JAX, meta tensors
@@ -168,6 +245,18 @@ class Kernel:
         """Pallas source of the kernel that runs with only JAX installed. Arguments as for ``lower``."""
         program, chosen, aimed = self._at(args, kwargs, target, config)
         return lowering.generate(program, chosen, aimed)
+
+    def program_of(self, bound: tuple[Any, ...]) -> Program:
+        """The program that serves bound arguments. Raises ``InputError`` for what no call can have."""
+        try:
+            self._refuse(bound)
+            return self._slot(self._look_inside(bound))[0].program
+        except InputError as error:
+            raise self._placed(error) from None
+
+    def error(self, kind: type[HelionError], message: str, hint: str | None = None) -> Any:
+        """An error of class ``kind`` about this kernel."""
+        return kind(message, **self._place(), hint=hint)
 
     def forget(self, slots: Collection[Slot]) -> None:
         """Drop slots, with their executables and all that leads to them; the next call makes them anew."""
@@ -191,8 +280,12 @@ class Kernel:
 
     def _first_call(self, bound: tuple[Any, ...]) -> Any:
         """The slow path: arguments that were not seen before, tracers, and kinds that are refused."""
+        if self.settings.reference:
+            return self._eagerly(bound)
         try:
             self._refuse(bound)
+            self._warn_of_gradients(bound)
+            bound = self._look_inside(bound)
             with _collection_deferred():
                 slot, family = self._slot(bound)
         except InputError as error:
@@ -201,11 +294,13 @@ class Kernel:
             self.submit(slot)
             slot.done.wait()
         try:
-            if any(isinstance(leaf, Tracer) for leaf in call_facts.leaves_of(bound)):
+            if call_facts.is_traced(bound):
                 serving = slot.serving
                 arrays = self._arrays(slot, bound)
                 serving.tally.calls += 1
-                return _for_jax(slot.program, serving.function(*arrays))
+                function = gradients.batchable(serving.function, serving.config, slot.space.target)
+                function = gradients.for_jax(self, slot.program, function, bound)
+                return _for_jax(slot.program, function(*arrays))
             self._remember(bound, slot, family)
             return self._through_door(slot, bound)
         finally:
@@ -234,11 +329,11 @@ class Kernel:
             if slot is None:
                 slot = prepare.make_slot(self, bound)
                 paths = prepare.static_paths(slot.program, facts)
-                if not set(paths) <= set(family.paths):
-                    for old in family.slots.values():
-                        registry.drop(old)
-                    family.paths, family.slots, family.recent = tuple(sorted({*family.paths, *paths}, key=repr)), {}, None
+                if family.widen(slot.program, paths):
                     self._routes = {k: r for k, r in self._routes.items() if r.family is not family}
+                for old in family.evict():
+                    registry.drop(old)
+                    family.slots = {k: s for k, s in family.slots.items() if s is not old}
                 family.slots[family.key(bound)] = slot
         if new:
             registry.add(slot)  # without the lock: it may make another kernel, with a lock of its own, forget slots
@@ -252,7 +347,7 @@ class Kernel:
         direct = direct and not any(map(door.is_torch, call_facts.leaves_of(bound)))
         pick = tuple(int(p.path[0]) for p in params) if direct else None
         single = isinstance(slot.program.outputs, Ref) and not slot.program.mutated
-        route = Route(family, None if family.paths else slot, pick, pick == tuple(range(len(bound))), single)
+        route = Route(family, None if family.paths or family.readers else slot, pick, pick == tuple(range(len(bound))), single)
         try:
             self._routes[call_facts.hot_key(bound)] = route
         except (KeyError, TypeError):
@@ -261,7 +356,7 @@ class Kernel:
     def _refuse(self, bound: tuple[Any, ...]) -> None:
         """Raise ``InputError`` for arguments that no call can have; before anything is captured for them."""
         kinds = set()
-        for name, value in zip(self._names, bound, strict=True):
+        for name, value in zip(self._names, bound, strict=False):  # without what the function itself reaches
             for leaf in call_facts.leaves_of(value):
                 if door.is_torch(leaf):
                     kinds.add("torch")
@@ -275,6 +370,12 @@ class Kernel:
         if len(kinds) == 2:
             raise InputError("torch tensors and JAX arrays in one call", hint="convert one kind, e.g. with torch.from_dlpack(array)")
 
+    def _warn_of_gradients(self, bound: tuple[Any, ...]) -> None:
+        if self.backward is not None or not gradients.required(bound) or NoGradient in self.settings.ignore_warnings:
+            return
+        message = f"an argument of kernel '{self.name}' requires grad, but the kernel has no backward=: its outputs carry no gradient"
+        warnings.warn(message, NoGradient, stacklevel=5)
+
     def _placed(self, error: InputError) -> InputError:
         return InputError(error.message, **{**self._place(), "hint": error.hint})
 
@@ -285,9 +386,22 @@ class Kernel:
         except InputError as error:
             raise self._placed(error) from None
 
+    def _refuse_shared(self, program: Program, args: tuple[Any, ...]) -> None:
+        """Raise ``InputError`` if a torch tensor that is written shares elements with another argument: what is read is a copy."""
+        tensors = [(i, p.name, call_facts.at(args, p.path)) for i, p in enumerate(program.params) if p.kind is ArgKind.TENSOR]
+        tensors = [entry for entry in tensors if door.is_torch(entry[2])]
+        written = {index for index, _ in program.mutated}
+        for i, name, tensor in tensors:
+            for j, other_name, other in tensors:
+                if i in written and i != j and not (j in written and j < i) and aliasing.share_elements(tensor, other):
+                    message = f"arguments '{name}' and '{other_name}' share elements, and the kernel writes '{name}'"
+                    raise self._placed(InputError(message, hint=f"pass {other_name}.clone(), or write to a new tensor"))
+
     def _through_door(self, slot: Slot, args: tuple[Any, ...]) -> Any:
         arrays = self._arrays(slot, args)
         torch_side = any(map(door.is_torch, call_facts.leaves_of(args)))
+        if torch_side and slot.program.mutated:
+            self._refuse_shared(slot.program, args)
         serving = slot.serving
         serving.tally.calls += 1
         try:
@@ -387,7 +501,24 @@ def _collection_deferred() -> Iterator[None]:
     try:
         yield
     finally:
+        _promote()
         gc.enable()
+
+
+# How many first calls of a process make their objects old ones: those are the calls that import and fill caches.
+_PROMOTIONS = 16
+_promotions = itertools.count()
+
+
+def _promote() -> None:
+    """Makes every object an old one, without looking at any: what the first calls leave, modules above all, is there to stay.
+
+    Otherwise the young collections walk over all of it twice, 0.1 s each time, and the second of them falls into the second
+    call. Not for ever: what is old and garbage waits for a full collection.
+    """
+    if next(_promotions) < _PROMOTIONS and not gc.get_freeze_count():  # what the user froze stays frozen
+        gc.freeze()
+        gc.unfreeze()
 
 
 def kernel(
@@ -395,19 +526,24 @@ def kernel(
     *,
     config: Config | dict[str, Any] | None = None,
     configs: Sequence[Config | dict[str, Any]] | None = None,
+    backward: Callable[..., Any] | None = None,
+    save_outputs: bool = False,
     **settings: Any,
 ) -> Any:
     """Make a kernel of a function in Helion's language: ``@kernel``, or with arguments.
 
     ``config`` is used as it is and nothing is tuned; ``configs`` are the only ones that the tuner may choose from, beside the
-    default. ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist.
+    default. ``backward(*grads, *args)`` gives the gradients, with ``save_outputs`` ``backward(*grads, *outputs, *args)`` (see
+    ``gradients``). ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist.
     """
     if fn is None:
-        return functools.partial(kernel, config=config, configs=configs, **settings)
+        return functools.partial(kernel, config=config, configs=configs, backward=backward, save_outputs=save_outputs, **settings)
     if not inspect.isfunction(fn):
         raise ConfigError(f"@helion_rt.kernel decorates a function, not {type(fn).__name__}")
     listed = [c if isinstance(c, Config) else Config.from_dict(c) for c in configs or ()]
     one = config if isinstance(config, Config) or config is None else Config.from_dict(config)
     if len(listed) == 1 and one is None:  # Helion's rule: one config is a forced one
         one, listed = listed[0], []
-    return Kernel(fn, one, listed, settings)
+    if backward is not None and not callable(backward):
+        raise ConfigError(f"backward= is a {type(backward).__name__}", hint="give a kernel or a function: backward(*grads, *args)")
+    return Kernel(fn, one, listed, settings, backward, save_outputs)

@@ -15,18 +15,18 @@ from helion_rt import targets
 from helion_rt.capture.alias import alias
 from helion_rt.config import Config
 from helion_rt.database import Key, LocalTier, Record, Status, open_local
-from helion_rt.exc import CaptureError, ConfigError, HelionError, HelionRtWarning, InputError, PlanError
+from helion_rt.exc import CaptureError, ConfigError, EmptyTensor, HelionError, HelionRtWarning, InputError, PlanError
 from helion_rt.program import codec
 from helion_rt.program.fingerprint import fingerprint
 from helion_rt.program.ir import ArgKind, Param, Program, TensorType
-from helion_rt.program.signature import Fact, ScalarFact, TensorFact
+from helion_rt.program.signature import Fact, ScalarFact, StaticFact, TensorFact
 from helion_rt.settings import Settings, TuneMode
 from helion_rt.targets import Target
 from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
 from . import facts as facts_of_call
-from . import jaxcache, log
+from . import jaxcache, log, probes
 from .counters import counters
 from .slot import Origin, Slot, Tuning
 
@@ -72,27 +72,34 @@ class Found:
 
 
 def find_program(
-    kernel: Kernel, facts: tuple[Fact, ...], values: tuple[Any, ...], settings: Settings, tier: LocalTier, stored: bool = True
+    kernel: Kernel, bound: tuple[Any, ...], settings: Settings, tier: LocalTier, stored: bool = True
 ) -> Found:
-    """The program of a signature: from the database by its alias (unless ``stored`` is False), else captured. Raises ``CaptureError``."""
-    general = None if facts_of_call.has_unstable(facts) else alias(kernel.fn, facts, settings)
+    """The program of bound arguments: from the database by its alias (unless ``stored`` is False), else captured.
+
+    Raises ``CaptureError``.
+    """
+    facts, values = kernel.facts(bound), tuple(map(facts_of_call.values_of, bound))
+    general = None if facts_of_call.has_unstable(facts) else alias(kernel.fn, facts, settings, kernel.tunables)
     if general is not None and stored:
         program = _stored(tier, general, facts)
-        if program is not None and _fits(program, facts, values):
+        if program is not None and _fits(program, facts, bound):
             return Found(program, False, ())
-        if program is not None:  # another value of a scalar that the program is specialised to
-            special = alias(kernel.fn, _specialised(program, facts, values), settings)
+        if program is not None:  # another value of something that the program is specialised to
+            special = alias(kernel.fn, _specialised(program, facts, bound), settings, kernel.tunables)
             program = _stored(tier, special, facts) if special is not None else None
-            if program is not None and _fits(program, facts, values):
+            if program is not None and _fits(program, facts, bound):
                 return Found(program, False, ())
     # Here and not above: a warm process needs neither torch's tracing machinery nor the time to import it.
     from helion_rt.capture import capture
 
     counters.captures += 1
-    program = capture(kernel.fn, facts, values, settings=settings, kernel_name=kernel.name)
+    program = capture(
+        kernel.fn, facts, values, settings=settings, kernel_name=kernel.name, tunables=kernel.tunables,
+        read=functools.partial(probes.read, bound),
+    )  # fmt: skip
     if general is None:
         return Found(program, True, ())
-    special = alias(kernel.fn, _specialised(program, facts, values), settings)
+    special = alias(kernel.fn, _specialised(program, facts, bound), settings, kernel.tunables)
     return Found(program, True, tuple(dict.fromkeys(a for a in (general, special) if a is not None)))
 
 
@@ -104,6 +111,10 @@ def _stored(tier: LocalTier, name: str, facts: tuple[Fact, ...]) -> Program | No
         program = codec.decode(data)
         for param in program.params:
             _check_param(program, param, facts)
+        for probe in program.probes:
+            probes.reader(probe.program)
+            for param in probe.program.params:
+                _check_param(probe.program, param, facts)
     except ValueError as error:
         logger.info("a stored program cannot be used and is captured again: %s", error)
         counters.bad_programs += 1
@@ -131,16 +142,21 @@ def static_paths(program: Program, facts: tuple[Fact, ...]) -> tuple[tuple[int |
     return tuple(p.path for p in program.params if p.kind is ArgKind.STATIC and isinstance(facts_of_call.at(facts, p.path), ScalarFact))
 
 
-def _fits(program: Program, facts: tuple[Fact, ...], values: tuple[Any, ...]) -> bool:
+def _fits(program: Program, facts: tuple[Fact, ...], bound: tuple[Any, ...]) -> bool:
+    """Are the values that ``program`` is specialised to those of the arguments?"""
     stable, at = facts_of_call.stable, facts_of_call.at
     paths = set(static_paths(program, facts))
-    return all(stable(p.static) == stable(at(values, p.path)) for p in program.params if p.path in paths)
+    if not all(stable(p.static) == stable(at(bound, p.path)) for p in program.params if p.path in paths):
+        return False
+    return all(probes.reader(p.program).key(bound) == probes.key_of(p.value) for p in program.probes)
 
 
-def _specialised(program: Program, facts: tuple[Fact, ...], values: tuple[Any, ...]) -> tuple[Fact, ...]:
+def _specialised(program: Program, facts: tuple[Fact, ...], bound: tuple[Any, ...]) -> tuple[Fact, ...]:
+    """``facts`` with the values that ``program`` is specialised to; those of probes at the end."""
+    values = tuple(map(facts_of_call.values_of, bound))
     special = facts_of_call.specialise(facts, values, static_paths(program, facts))
     assert isinstance(special, tuple)
-    return special
+    return (*special, *(StaticFact(("probe", probes.reader(p.program).key(bound))) for p in program.probes))
 
 
 def signature_of(program: Program) -> tuple[Any, ...]:
@@ -167,7 +183,7 @@ def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = 
     log.set_up(settings.log_level)
     jaxcache.set_up(settings.cache_dir)
     tier = tier_in(settings.cache_dir)
-    found = find_program(kernel, kernel.facts(bound), tuple(map(facts_of_call.values_of, bound)), settings, tier, stored)
+    found = find_program(kernel, bound, settings, tier, stored)
     return found, key_of(found.program, target, kernel.configs), tier, settings
 
 
@@ -280,6 +296,9 @@ def serve_default(slot: Slot, evidence: dict[str, Any] | None = None) -> None:
     config: Config | None = None
     try:
         config = slot.space.default()
+    except EmptyTensor:  # nothing to compute: the reference path is as good as any
+        serve(slot, None, Origin.REFERENCE)
+        return
     except PlanError as error:
         logger.warning("kernel %s: no config is legal: %s", slot.kernel.name, error.reason)
     for _ in range(MAX_SMALLER):

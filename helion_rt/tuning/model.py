@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from helion_rt.config import Config
 from helion_rt.program.expr import evaluate
 from helion_rt.program.ir import Op, Program, Ref, Region, TileIndex, inputs_of
+from helion_rt.program.regions import CARRYING, axes_of
 from helion_rt.targets import Target
 
 # Of a plain CPU, per second. Interpret mode copies the arrays of a launch once a grid step (measured: matmul 1024^3 with
@@ -56,13 +57,13 @@ def seconds(program: Program, config: Config, target: Target) -> float:
 
 
 def _walk(program: Program, loop: Op, sizes: Sequence[int], times: float, axes: tuple[int, ...], total: Work) -> None:
-    """Add the work of a launch or loop that is entered ``times`` times inside the loops over ``axes``."""
-    own = tuple(loop.args[0])  # type: ignore[arg-type]
+    """Add the work of a launch, loop or branch that is entered ``times`` times inside the loops over ``axes``."""
+    own = axes_of(loop)
     times *= _trips(program, own, sizes)
     axes = (*axes, *own)
-    total.steps += times
-    for op in loop.regions[0].ops:
-        if op.name in ("hl.launch", "hl.loop"):
+    total.steps += times if own else 0
+    for op in (op for region in loop.regions for op in region.ops):
+        if op.name in CARRYING:  # a branch counts as both of its sides, a while as one round
             _walk(program, op, sizes, times, axes, total)
         elif op.name == "hl.load":
             total.bytes += _bytes(program, op.results[0], sizes) * _fetches(program, op.args[1], axes, sizes, times)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from helion_rt import lowering
 from helion_rt.config import Config, LoopStrategy
-from helion_rt.exc import ConfigError, PlanError
+from helion_rt.exc import ConfigError, EmptyTensor, PlanError
 from helion_rt.program.expr import blocks_in, evaluate
 from helion_rt.program.ir import BlockInfo, Program
 from helion_rt.targets import Target
@@ -29,6 +30,7 @@ TPU_FIRST_BLOCK = 512
 SMALLEST_BLOCK = 8
 MAX_SHRINKS = 64
 MAX_TRIED = 4096
+MAX_ASSIGNMENTS = 81  # of strategies to loops, for one choice of blocks
 
 # What to try first. On the CPU the pipeline does not run and a straight line of code is what XLA likes best; on a TPU
 # `grid` has no bubble between outer steps and no limit on the length of the loop.
@@ -47,7 +49,10 @@ class Space:
     def __init__(self, program: Program, target: Target, only: Sequence[Config] = ()) -> None:
         self.program = program
         self.target = target
-        self.loop_count = len(lowering.loops(program))
+        ordered = TPU_STRATEGIES if target.is_tpu else CPU_STRATEGIES
+        # For each inner loop the strategies that a plan can give it, what to try first first.
+        self.strategies = [tuple(s for s in ordered if s in loop.choices) for loop in lowering.loops(program)]
+        self.loop_count = len(self.strategies)
         self._legal: dict[Config, PlanError | None] = {}
         self.only = tuple(self.complete(config) for config in only)
 
@@ -86,7 +91,7 @@ class Space:
             blocks = list(self.default().get("block_sizes") or ())
         if not strategies and self.loop_count:
             found = self._with_strategies(blocks)
-            strategies = list(found["loop_strategies"]) if found else [self._strategies()[0]] * self.loop_count
+            strategies = list(found["loop_strategies"]) if found else [choices[0] for choices in self.strategies]
         return config.replace(**self.make(blocks, strategies).to_dict())
 
     def check(self, config: Config) -> None:
@@ -121,7 +126,9 @@ class Space:
             config = self._with_strategies(blocks)
             if config is not None:
                 return config
-            last = self._why_not(self.make(blocks, [self._strategies()[0]] * self.loop_count))
+            last = self._why_not(self.make(blocks, [choices[0] for choices in self.strategies]))
+            if isinstance(last, EmptyTensor):
+                raise last
             smaller = self._halve(blocks)
             if smaller is None:
                 break
@@ -163,7 +170,7 @@ class Space:
             for other in (*below, *above):
                 yield from self._legal_only(self.make((*blocks[:i], other, *blocks[i + 1 :]), strategies))
         for i, strategy in enumerate(strategies):
-            for choice in self._strategies():
+            for choice in self.strategies[i]:
                 if choice != strategy:
                     yield from self._legal_only(self.make(blocks, (*strategies[:i], choice, *strategies[i + 1 :])))
 
@@ -183,7 +190,7 @@ class Space:
         sizes = [tuple(reversed(self.choices(self.program.blocks[i]))) for i in self.program.tunable_blocks]
         for blocks in itertools.product(*sizes):
             if self.target.is_tpu or self.tile_elements(blocks) <= CPU_TILE_ELEMENTS:
-                for strategies in itertools.product(self._strategies(), repeat=self.loop_count):
+                for strategies in _by_preference(self.strategies):
                     yield self.make(blocks, strategies)
 
     def _why_not(self, config: Config) -> PlanError | None:
@@ -198,14 +205,11 @@ class Space:
                 self._legal[config] = PlanError(f"{type(error).__name__}: {error}", kernel=self.program.name)
         return self._legal[config]
 
-    def _strategies(self) -> tuple[LoopStrategy, ...]:
-        return TPU_STRATEGIES if self.target.is_tpu else CPU_STRATEGIES
-
     def _with_strategies(self, blocks: Sequence[int]) -> Config | None:
         """The first legal config with these blocks whose bill is moderate (half the VMEM), else the first legal one."""
         limit = self.target.vmem_bytes
         budget = limit // 2 if limit is not None else None
-        for strategies in _by_preference(self._strategies(), self.loop_count):
+        for strategies in _by_preference(self.strategies):
             config = self.make(blocks, strategies)
             if self.is_legal(config):
                 plan = lowering.make_plan(self.program, config, self.target)
@@ -254,8 +258,16 @@ def _elements(shape: Sequence, sizes: Sequence[int]) -> int:
     return total
 
 
-def _by_preference(strategies: Sequence[LoopStrategy], loops: int) -> Iterator[tuple[LoopStrategy, ...]]:
-    """All combinations, those that use the earlier strategies first: uniform ones before mixed ones."""
-    combos = itertools.product(range(len(strategies)), repeat=loops)
-    for combo in sorted(combos, key=lambda c: (len(set(c)), sum(c), c)):
-        yield tuple(strategies[i] for i in combo)
+def _by_preference(choices: Sequence[Sequence[LoopStrategy]]) -> Iterator[tuple[LoopStrategy, ...]]:
+    """Assignments of strategies to loops that have these choices, the earlier choices first: uniform ones before mixed ones.
+
+    Where there are many, only those that differ from a uniform one in one loop.
+    """
+    alike = list(dict.fromkeys(tuple(own[min(i, len(own) - 1)] for own in choices) for i in range(max(map(len, choices), default=1))))
+    yield from alike
+    if math.prod(map(len, choices)) <= MAX_ASSIGNMENTS:
+        places = sorted(itertools.product(*(range(len(own)) for own in choices)), key=lambda at: (len(set(at)), sum(at), at))
+        mixed = [tuple(own[i] for own, i in zip(choices, at, strict=True)) for at in places]
+    else:
+        mixed = [(*same[:i], other, *same[i + 1 :]) for same in alike for i, own in enumerate(choices) for other in own]
+    yield from (assignment for assignment in dict.fromkeys(mixed) if assignment not in alike)

@@ -70,7 +70,7 @@ class _Run:
             begin, end = int(self.value(info.begin)), int(self.value(info.end))
             assert info.limit is None or end <= info.limit
             size = self.sizes[info.block]
-            assert begin % size == 0 and end % size == 0, "blocks must divide extents"
+            assert max(0, end - begin) % size == 0, "blocks must divide extents"
             ranges.append(range(begin, end, size))
         for point in itertools.product(*ranges):
             for axis, begin, steps in zip(axes, point, ranges, strict=True):
@@ -94,28 +94,92 @@ class _Run:
             carried = self.region(region)
         return carried
 
-    def index(self, index: Any) -> tuple[Any, ...]:
-        def one(item: Any) -> Any:
+    def do_if(self, op: Op) -> Any:
+        condition, inits = self.value(op.args)
+        assert condition.dtype is torch.bool and condition.dim() == 0
+        region = op.regions[0 if condition else 1]
+        self.env.update(zip(region.params, inits, strict=True))
+        return self.region(region)
+
+    def do_while(self, op: Op) -> Any:
+        (carried,) = self.value(op.args)
+        test, body = op.regions
+        while True:
+            self.env.update(zip(test.params, carried, strict=True))
+            (again,) = self.region(test)
+            assert again.dtype is torch.bool and again.dim() == 0
+            if not again:
+                return carried
+            self.env.update(zip(body.params, carried, strict=True))
+            carried = self.region(body)
+
+    def index(self, tensor: torch.Tensor, index: Any) -> tuple[Any, ...]:
+        """The index for PyTorch. Positions outside of the tensor are moved into it: masks must make them harmless."""
+
+        def one(item: Any, size: int) -> Any:
             if isinstance(item, TileIndex):
                 begin = self.at[item.axis][0]
                 return slice(begin, begin + self.sizes[self.program.axes[item.axis].block])
             if isinstance(item, Span):
                 return slice(self.value(item.start), self.value(item.stop), item.step)
             value = self.value(item)
-            return (int(value) if value.dim() == 0 else value.long()) if isinstance(value, torch.Tensor) else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            return int(value) if value.dim() == 0 else value.long().clamp(-size, size - 1)
 
-        return tuple(one(i) for i in index)
+        sizes = iter(tensor.shape)
+        return tuple(None if item is None else one(item, next(sizes)) for item in index)
+
+    def placed(self, tensor: torch.Tensor, index: Any) -> torch.Tensor:
+        """The positions that ``index`` selects in the flattened tensor, where the program has the dimensions of index tensors."""
+        positions = torch.arange(tensor.numel()).view(tensor.shape)
+        selected = self.index(tensor, index)
+        gathered = [i for i, item in enumerate(selected) if isinstance(item, torch.Tensor)]
+        if not gathered or gathered == list(range(gathered[0], gathered[-1] + 1)):
+            return positions[selected]
+        rank = torch.broadcast_shapes(*(selected[i].shape for i in gathered)).__len__()
+        before = sum(not isinstance(item, int) for item in selected[: gathered[0]])
+        result = positions[selected]  # PyTorch puts them first
+        order = [*range(rank, rank + before), *range(rank), *range(rank + before, result.dim())]
+        return result.permute(order)
 
     def tensor(self, ref: Ref) -> torch.Tensor:
         return self.contents[ref.id] if ref.id in self.contents else self.env[ref.id]
 
     def do_load(self, op: Op) -> Any:
-        tensor, index = op.args
-        return self.tensor(tensor)[self.index(index)].clone()
+        ref, index, *mask = op.args
+        tensor = self.tensor(ref)
+        result = tensor.reshape(-1)[self.placed(tensor, index)]
+        return torch.where(self.value(mask[0]), result, torch.zeros((), dtype=result.dtype)) if mask else result
 
     def do_store(self, op: Op) -> Any:
-        tensor, index, value = op.args
-        self.contents[tensor.id][self.index(index)] = self.value(value)
+        ref, index, value, *mask = op.args
+        self.write(self.contents[ref.id], self.placed(self.contents[ref.id], index), self.value(value), self.value(mask[0]) if mask else True)
+
+    def write(self, tensor: torch.Tensor, at: torch.Tensor, value: Any, mask: Any) -> None:
+        keep = torch.as_tensor(mask).expand(at.shape)
+        tensor.view(-1)[at[keep]] = torch.as_tensor(value, dtype=tensor.dtype).expand(at.shape)[keep]
+
+    def do_atomic(self, op: Op) -> Any:
+        kind, ref, index, *rest = op.args
+        value, mask, expected = [*(self.value(r) for r in rest), None][:3]
+        tensor = self.contents[ref.id]
+        at = self.placed(tensor, index)
+        old = tensor.reshape(-1)[at].clone()
+        value = torch.as_tensor(value, dtype=tensor.dtype).expand(at.shape)
+        keep = torch.as_tensor(True if mask is None else mask).expand(at.shape)
+        functions = {"add": torch.add, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and, "or": torch.bitwise_or}
+        functions |= {"xor": torch.bitwise_xor, "xchg": lambda a, b: b}
+        flat = tensor.view(-1)
+        for position, item, on, want in zip(
+            at.flatten().tolist(), value.flatten(), keep.flatten().tolist(), torch.as_tensor(0 if expected is None else expected).expand(at.shape).flatten(),
+            strict=True,
+        ):  # fmt: skip
+            if on and kind == "cas":
+                flat[position] = item if flat[position] == want else flat[position]
+            elif on:
+                flat[position] = functions[kind](flat[position], item)
+        return old
 
     def do_tile_index(self, op: Op) -> Any:
         axis = op.args[0]

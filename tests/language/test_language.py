@@ -119,16 +119,6 @@ def test_cdiv_and_static_range() -> None:
     assert hl.cdiv(7, 2) == 4 and list(hl.static_range(1, 4)) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("name", ["extra_mask"])
-def test_what_load_does_not_take_yet(name: str) -> None:
-    def kernel(x):
-        for tile in hl.tile(8):
-            x[tile] = hl.load(x, [tile], extra_mask=x[tile] > 0)
-
-    with pytest.raises(Unsupported, match=name):
-        program_of(kernel, rand(8))
-
-
 def test_mutation_is_reported_with_its_value() -> None:
     def kernel(x, y):
         for tile in hl.tile(8):

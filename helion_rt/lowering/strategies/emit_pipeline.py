@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..index_maps import pipeline_spec
-from ..plan import Loop
+from ..windows import Loop
 from ..writer import KernelWriter, Position
 from . import write_region
 from .resident import dynamic_steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..plan import Loop
+from ..windows import Loop
 from ..writer import KernelWriter
 from .resident import bind_results, dynamic_steps, write_body
 
@@ -10,4 +10,4 @@ from .resident import bind_results, dynamic_steps, write_body
 def write_loop(w: KernelWriter, loop: Loop) -> None:
     steps = dynamic_steps(w, loop) if loop.dynamic else str(loop.steps)
     body, first = write_body(w, loop, static=False)
-    bind_results(w, loop, f"lax.fori_loop(0, {steps}, {body}, {first})")
+    bind_results(w, loop.op, f"lax.fori_loop(0, {steps}, {body}, {first})")

@@ -8,7 +8,8 @@ runs across outer steps, so there is no bubble between them.
 from __future__ import annotations
 
 from ...program.ir import Op, Ref, refs_in
-from ..plan import Loop, reads
+from ..plan import reads
+from ..windows import Loop
 from ..writer import KernelWriter, Scratch
 from . import write_op, write_region
 from .resident import bind_positions, dynamic_steps
@@ -32,11 +33,11 @@ def plan_scratch(w: KernelWriter, parts: list[list[Op]]) -> None:
     needed: set[int] = set()
     for i, part in enumerate(parts):
         for op in part:
-            needed |= {v for v in reads(op) if home.get(v, i) != i}
+            needed |= {v for v in reads(w.program, op) if home.get(v, i) != i}
     for i, loop in enumerate(w.launch.folded):
         region = loop.op.regions[0]
-        inside = {v for op in region.ops for v in reads(op)} | {r.id for r in refs_in(region.results)}
-        ends = {end.id for a in loop.axes if isinstance(end := w.program.axes[a].end, Ref)}
+        inside = {v for op in region.ops for v in reads(w.program, op)} | {r.id for r in refs_in(region.results)}
+        ends = {r.id for a in loop.axes for r in refs_in((w.program.axes[a].begin, w.program.axes[a].end))}
         needed |= {v for v in inside | ends if v in home}
         needed |= {v for r in refs_in(loop.op.args[1]) if (v := r.id) in home and home[v] != i}
     written = {o.tensor for o in w.launch.operands if o.written}
@@ -51,7 +52,7 @@ def plan_scratch(w: KernelWriter, parts: list[list[Op]]) -> None:
 
 
 def _only_positions(w: KernelWriter, op: Op) -> bool:
-    return all(w.is_free(w.defs[r.id]) for r in refs_in(op.args[1]) if r.id in w.defs)
+    return all(w.is_free(w.defs[r.id]) for r in refs_in(op.args[1:]) if r.id in w.defs)
 
 
 def keep(w: KernelWriter, value: int, stem: str) -> None:

@@ -1,38 +1,54 @@
-"""What ``unroll`` and ``fori`` share: a loop over operands that are wholly in VMEM, carrying values, as a function."""
+"""What ``unroll``, ``fori`` and ``branch`` share: functions over operands that are wholly in VMEM, carrying values."""
 
 from __future__ import annotations
 
-from ..plan import Loop
+from collections.abc import Sequence
+
+from ...program.ir import Op, Region
+from ...program.regions import bodies_of, inits_of
+from ..windows import Loop
 from ..writer import KernelWriter, Position
 from . import write_region
 
 
 def write_body(w: KernelWriter, loop: Loop, *, static: bool) -> tuple[str, str]:
     """Writes the loop's body as a function of (step, carry); returns its name and the text of the first carry."""
-    inits = loop.op.args[1]
-    assert isinstance(inits, tuple)
     region = loop.op.regions[0]
-    first = [w.carried(x, p) for x, p in zip(inits, region.params, strict=True)]
+    first = [pack(w, w.carried(x, p), p) for x, p in zip(inits_of(loop.op), region.params, strict=True)]
     name, step = w.name(f"loop_{loop.number}"), w.name("k")
     with w.function(f"def {name}({step}, carry):"):
         bind_positions(w, loop, step, static=static)
-        names = []
-        for param in region.params:
-            names.append(w.name("carried"))
-            w.bind((param, w.form(param)), names[-1])
-        if names:
-            w.out.add(f"{_tuple(names)} = carry")
+        bind_carried(w, region)
         write_region(w, region)
-        results = [w.next_value(x, p, loop.axes) for x, p in zip(region.results, region.params, strict=True)]
-        w.out.add(f"return {_tuple(results)}")
-    return name, _tuple(first)
+        results = [pack(w, w.next_value(x, p, loop.axes), p) for x, p in zip(region.results, region.params, strict=True)]
+        w.out.add(f"return {tuple_text(results)}")
+    return name, tuple_text(first)
+
+
+def pack(w: KernelWriter, text: str, param: int) -> str:
+    """A carried value as it is passed on. Mosaic carries no masks: they are numbers on the way."""
+    return f"({text}).astype(jnp.int32)" if _is_packed(w, param) else text
+
+
+def _is_packed(w: KernelWriter, param: int) -> bool:
+    return w.plan.target.is_tpu and w.type(param).dtype == "bool"
+
+
+def bind_carried(w: KernelWriter, region: Region) -> None:
+    """Takes ``carry`` apart: the parameters of ``region``."""
+    names = []
+    for param in region.params:
+        names.append(w.name("carried"))
+        w.bind((param, w.form(param)), f"({names[-1]} != 0)" if _is_packed(w, param) else names[-1])
+    if names:
+        w.out.add(f"{tuple_text(names)} = carry")
 
 
 def bind_positions(w: KernelWriter, loop: Loop, step: str, *, static: bool = False) -> None:
     """The position of each axis of ``loop`` at flat step ``step``, the last axis fastest."""
     stride = loop.steps
     for axis, trips in zip(loop.axes, loop.trips, strict=True):
-        stride //= trips
+        stride //= max(1, trips)
         id = "0" if trips == 1 and not loop.dynamic else step
         if id == step and stride > 1:
             id = f"({step} // {stride})"
@@ -41,26 +57,25 @@ def bind_positions(w: KernelWriter, loop: Loop, step: str, *, static: bool = Fal
         w.positions[axis] = Position(id, w.begin_of(axis, id), static)
 
 
-def bind_results(w: KernelWriter, loop: Loop, text: str) -> None:
-    """Names the carried values after the loop."""
-    region = loop.op.regions[0]
+def bind_results(w: KernelWriter, op: Op, text: str) -> None:
+    """Names the carried values after ``op``, a loop or a branch that ``text`` runs."""
     names = []
-    for result, param in zip(loop.op.results, region.params, strict=True):
+    for result, param in zip(op.results, bodies_of(op)[0].params, strict=True):
         names.append(w.name("last"))
-        w.bind((result, w.form(param)), names[-1])
-    w.out.add(f"{_tuple(names)} = {text}" if names else text)
+        w.bind((result, w.form(param)), f"({names[-1]} != 0)" if _is_packed(w, param) else names[-1])
+    w.out.add(f"{tuple_text(names)} = {text}" if names else text)
 
 
 def dynamic_steps(w: KernelWriter, loop: Loop) -> str:
-    """The number of steps of a loop whose end is known only at run time."""
+    """The number of steps of a loop with a bound that is known only at run time."""
     (axis,) = loop.axes
     begin, size = w.begin_of(axis, "0"), w.block(axis)
     end = w.end(axis)
-    return f"pl.cdiv({end} - {begin}, {size})" if begin != "0" else f"pl.cdiv({end}, {size})"
+    return f"pl.cdiv({end} - ({begin}), {size})" if begin != "0" else f"pl.cdiv({end}, {size})"
 
 
-def _tuple(items: list[str]) -> str:
+def tuple_text(items: Sequence[str]) -> str:
     return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
 
 
-__all__ = ["bind_positions", "bind_results", "dynamic_steps", "write_body"]
+__all__ = ["bind_carried", "bind_positions", "bind_results", "dynamic_steps", "pack", "tuple_text", "write_body"]

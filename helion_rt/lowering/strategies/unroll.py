@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..plan import Loop
+from ..windows import Loop
 from ..writer import KernelWriter
 from .resident import bind_results, dynamic_steps, write_body
 
@@ -25,4 +25,4 @@ def write_loop(w: KernelWriter, loop: Loop) -> None:
         w.out.add(f"for step in range({loop.steps}):")
         with w.out.indented():
             w.out.add(f"{carry} = lax.cond(step < {steps}, functools.partial({body}, step), lambda carry: carry, {carry})")
-    bind_results(w, loop, carry)
+    bind_results(w, loop.op, carry)

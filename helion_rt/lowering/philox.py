@@ -1,0 +1,31 @@
+"""Philox-4x32-10, the counter-based generator of Salmon et al. (SC 2011), in 32-bit integers that every target has.
+
+JAX has no 64-bit products on a TPU, and Mosaic likes its integers signed, so words are int32 bit patterns, and the high half
+of a product is put together from products of 16-bit halves.
+"""
+
+from __future__ import annotations
+
+PHILOX = '''
+def _philox(*words):
+    """The four words of Philox-4x32-10, from two of the key and four of the counter (two, then zeros): int32 bit patterns."""
+
+    def high_word(a, b):
+        a_low, a_high = a & 0xFFFF, (a >> 16) & 0xFFFF
+        b_low, b_high = b & 0xFFFF, lax.shift_right_logical(b, jnp.full_like(b, 16))
+        middle = a_high * b_low + lax.shift_right_logical(a_low * b_low, jnp.full_like(b, 16))
+        other = a_low * b_high + (middle & 0xFFFF)
+        sixteen = jnp.full_like(other, 16)
+        return a_high * b_high + lax.shift_right_logical(middle, sixteen) + lax.shift_right_logical(other, sixteen)
+
+    shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in words))
+    k0, k1, c0, c1, c2, c3 = (jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape) for x in (*words, 0, 0)[:6])
+    for _ in range(10):
+        c0, c1, c2, c3 = (
+            high_word(-845247145, c2) ^ c1 ^ k0, c2 * -845247145, high_word(-766435501, c0) ^ c3 ^ k1, c0 * -766435501
+        )
+        k0, k1 = k0 - 1640531527, k1 - 1150833019
+    return c0, c1, c2, c3
+'''
+
+HELPERS = {"_philox": PHILOX}
