@@ -2,10 +2,11 @@
 
     python -m benchmarks.acceptance_speed --examples DIR --cases FILE [--helion-python PYTHON] [--variants div,rag] [word ...]
 
-First call: the time to the result in a fresh process with empty caches, imports apart (those at the top of modules; what is imported late, inside
-the call, counts), without tuning, ours and Helion's in turn. Second call: in one process, interleaved, ours and the same mathematics under
-``jax.jit``, both from torch tensors to torch tensors, for the kernels that ``jax_forms`` has. ``--out FILE`` keeps each case's line as it is found,
-and a rerun with the same file goes on where it was; delete it to measure anew. Needs Helion in an environment of its own: give its interpreter.
+First call: the time to the result in a fresh process with empty caches, imports apart (those at the top of modules; what is imported late,
+inside the call, counts), without tuning, ours and Helion's in turn. Second call: in one process, interleaved, ours and the same mathematics
+under ``jax.jit``, both from torch tensors to torch tensors, for the kernels that ``jax_forms`` has. ``--out FILE`` keeps each case's line as
+it is found, and a rerun with the same file goes on where it was; delete it to measure anew. Helion is in an environment of its own: give its
+interpreter.
 """
 
 from __future__ import annotations
@@ -31,33 +32,28 @@ PROCESS_LIMIT_S = 180
 
 def child(side: str, folder: Path, file: Path, case_id: str, variant: str, seconds: float) -> dict[str, Any]:
     """One case of one side: its first call, whether it is right, and for ours second calls beside JAX. Times in ms."""
-    import jax
-    import jax.experimental.pallas
+    import jax.experimental.pallas  # noqa: F401  both sides have it loaded
     import torch
+
+    from . import comparison
 
     torch.set_num_threads(1)
     case = example_folder.find(file, case_id)
     kernel = example_folder.kernel(folder, case, {"ours": "helion_rt", "helion": "helion"}[side])
     args = case.arguments(variant)
-    wanted = case.expected(*(_widened(a) for a in args))
+    wanted = case.expected(*comparison.widened(args))
     start = time.perf_counter()
     out = _wait(kernel(*args))
-    found: dict[str, Any] = {"first": (time.perf_counter() - start) * 1e3, "right": _is_right(case, out, wanted)}
+    found: dict[str, Any] = {"first": (time.perf_counter() - start) * 1e3, "right": comparison.is_right(out, wanted, case.tolerance, case.pick)}
     if side == "ours" and found["right"]:
         sides = {"ours": lambda: _wait(kernel(*args))}
         jax_side = _in_jax(case, args)
         if jax_side is not None:
             sides["jax"] = jax_side
-            found["jax_right"] = _is_right(case, jax_side(), wanted, slack=20)
+            found["jax_right"] = comparison.is_right(jax_side(), wanted, 20 * case.tolerance, case.pick)
         times = common.interleaved(sides, seconds)
         found["second"] = {name: statistics.median(values) for name, values in times.items()}
     return found
-
-
-def _widened(value: Any) -> Any:
-    import torch
-
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def _wait(out: Any) -> Any:
@@ -91,31 +87,6 @@ def _in_jax(case: example_folder.Case, args: tuple[Any, ...]) -> Any:
     return call
 
 
-def _is_right(case: example_folder.Case, out: Any, wanted: Any, slack: float = 1) -> bool:
-    import torch
-
-    if case.pick:
-        out, wanted = case.pick(out), case.pick(wanted)
-    if callable(wanted) and not isinstance(wanted, torch.Tensor):
-        return bool(wanted(out))
-    outs, wants = ([*x] if isinstance(x, (tuple, list)) else [x] for x in (out, wanted))
-    return len(outs) == len(wants) and all(_is_close(o, w, case.tolerance * slack) for o, w in zip(outs, wants, strict=True))
-
-
-def _is_close(out: Any, want: Any, tolerance: float) -> bool:
-    import torch
-
-    if out is None or want is None:
-        return out is want
-    out, want = torch.as_tensor(out).double(), torch.as_tensor(want).double()
-    if out.shape != want.shape or not torch.equal(out.isfinite(), want.isfinite()):
-        return False
-    out, want = out[want.isfinite()], want[want.isfinite()]
-    if not want.numel():
-        return True
-    return bool(((out - want).abs() <= tolerance * (want.abs() + max(float(want.square().mean().sqrt()), 1e-12))).all())
-
-
 # ------------------------------------------------------------------------------------------------ the comparison
 
 
@@ -123,9 +94,9 @@ def spawn(python: str, *arguments: str, **environment: str) -> dict[str, Any]:
     """``child`` in a fresh process of ``python`` with empty caches: its JSON, or ``{"error": ...}``."""
     with common.caches("cache", "home") as (cache, home):
         env = {
-            **os.environ, "JAX_PLATFORMS": "cpu", "HELION_RT_CACHE_DIR": str(cache), "HELION_RT_TUNE": "off",
-            "HELION_BACKEND": "pallas", "HELION_PALLAS_INTERPRET": "1", "HELION_AUTOTUNE_EFFORT": "none", "HELION_CACHE_DIR": str(home), "TORCHINDUCTOR_CACHE_DIR": str(home),
-            "PYTHONPATH": str(common.ROOT), **environment,
+            **os.environ, "JAX_PLATFORMS": "cpu", "HELION_RT_CACHE_DIR": str(cache), "HELION_RT_TUNE": "off", "HELION_BACKEND": "pallas",
+            "HELION_PALLAS_INTERPRET": "1", "HELION_AUTOTUNE_EFFORT": "none", "HELION_CACHE_DIR": str(home),
+            "TORCHINDUCTOR_CACHE_DIR": str(home), "PYTHONPATH": str(common.ROOT), **environment,
         }  # fmt: skip
         env.pop("PYTHONDONTWRITEBYTECODE", None)
         command = [python, "-m", "benchmarks.acceptance_speed", *arguments]

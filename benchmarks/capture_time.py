@@ -2,10 +2,11 @@
 
     python -m benchmarks.capture_time [--examples DIR --cases FILE] [word ...]
 
-Kernels: the ready-made ones, those of a folder written for Helion where one is given (the words choose cases), and a chain of n operations made
-for this. Capture is what the first call of a signature does with nothing stored: alias, source, the runs of the function under trace, the check of
-the program. The same mathematics is the ``jax.numpy`` form in ``jax_forms`` or ``subjects`` where there is one (ratio "to jax"), else our reference
-path of the captured program (ratio "to our reference": the same operations, but tile by tile). A failure to capture is a line with the reason.
+Kernels: the ready-made ones, those of a folder written for Helion where one is given (the words choose cases), and a chain of n operations
+made for this. Capture is what the first call of a signature does with nothing stored: alias, source, the runs of the function under trace.
+The same mathematics is the ``jax.numpy`` form in ``jax_forms`` or ``subjects`` where there is one (ratio "to jax"), else our reference path
+of the captured program (ratio "to our reference": the same operations, but tile by tile). Times are the least of ``--rounds``; a kernel that
+cannot be captured is a line with the reason.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def traced(function: Callable[..., Any], arrays: Sequence[Any], rounds: int) -> 
     return min(times[1:])
 
 
-def row(name: str, kernel: Any, args: Sequence[Any], form: Callable[..., Any] | None, rounds: int, limit: float | None = LIMIT_S) -> common.Row:
+def row(
+    name: str, kernel: Any, args: Sequence[Any], form: Callable[..., Any] | None, rounds: int, limit: float | None = LIMIT_S
+) -> common.Row:
     """One kernel. ``limit``: seconds; None where only the figures are wanted."""
     try:
         seconds, program = captured(kernel, args, rounds)
@@ -102,7 +105,9 @@ def _on_arrays(form: Callable[..., Any], args: Sequence[Any]) -> tuple[Callable[
 
 def chain_source(count: int) -> str:
     """A kernel of ``count`` elementwise operations, reductions and broadcasts, and the same of ``np`` on whole arrays."""
-    steps = ("v = v * 0.5 + x", "v = {np}.sin(v)", "v = {np}.where(v > 0, v, x)", "v = v - v.sum(1)[:, None] * 0.01", "v = {np}.exp(-v * v)")
+    steps = (
+        "v = v * 0.5 + x", "v = {np}.sin(v)", "v = {np}.where(v > 0, v, x)", "v = v - v.sum(1)[:, None] * 0.01", "v = {np}.exp(-v * v)"
+    )  # fmt: skip
     weights = (2, 1, 2, 4, 3)
 
     def body(np: str) -> list[str]:

@@ -3,9 +3,9 @@
 The kernels run as they are: their ``import helion`` is answered by the package under test. What else they import to test and to time
 themselves (``helion._testing``, ``triton``) is replaced by modules whose names do nothing.
 
-A case table is a Python file with a list ``CASES`` of dicts: ``module`` and ``kernel`` (names in the folder), ``make`` (keyword dimensions ->
-arguments, torch tensors on the CPU), ``ref`` (those arguments, floats in float64 -> what is expected), ``div`` and ``rag`` (dimensions that
-blocks divide, and that they do not; ``rag`` may be None), ``tol``, ``pick`` (None, or result -> the part of it to compare).
+A case table is a Python file with a list ``CASES`` of dicts: ``module`` and ``kernel`` (names in the folder), ``make`` (keyword dimensions
+-> arguments, torch tensors on the CPU), ``ref`` (those arguments, floats in float64 -> what is expected), ``div`` and ``rag`` (dimensions
+that blocks divide, and that they do not; ``rag`` may be None), ``tol``, ``pick`` (None, or result -> the part of it to compare).
 """
 
 from __future__ import annotations
@@ -112,7 +112,9 @@ class _Hollow(types.ModuleType):
         return _Nothing()
 
 
-_OF_THE_PACKAGE = ("language", "exc", "runtime", "runtime.settings", "autotuner", "autotuner.config_fragment", "autotuner.benchmarking", "_compat")
+_OF_THE_PACKAGE = (
+    "language", "exc", "runtime", "runtime.settings", "autotuner", "autotuner.config_fragment", "autotuner.benchmarking", "_compat"
+)  # fmt: skip
 
 
 def _answer_imports(package: str) -> None:

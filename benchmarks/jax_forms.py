@@ -1,4 +1,4 @@
-"""The mathematics of the commonest kernels of a Helion example folder in ``jax.numpy``: what ``acceptance_speed`` holds second calls against.
+"""The mathematics of kernels of a folder written for Helion, in ``jax.numpy``: what ``acceptance_speed`` holds second calls against.
 
 By the id of the case. A form takes what the kernel takes; arguments that are no tensors are constants of the jitted function.
 """
@@ -37,10 +37,8 @@ form("sum.sum_kernel#1", "long_sum.longsum#1", "long_sum.longsum_w_red_loop#1", 
 form("softmax.softmax#1", "softmax.softmax_decomposed#1", "batch_softmax.batch_softmax#1", "aot_example.row_softmax#1")(
     lambda x: jax.nn.softmax(x, axis=-1)
 )
-form("matmul.matmul#1", "matmul_split_k.matmul_split_k#1", "split_k_barrier.split_k_matmul#1", "bmm.bmm#1", "broadcast_matmul.broadcast_matmul#1")(
-    lambda a, b: a @ b
-)
-form("aot_example.matmul_custom_key#1")(lambda a, b: a @ b)
+form("matmul.matmul#1", "bmm.bmm#1", "broadcast_matmul.broadcast_matmul#1", "aot_example.matmul_custom_key#1")(lambda a, b: a @ b)
+form("matmul_split_k.matmul_split_k#1", "split_k_barrier.split_k_matmul#1")(lambda a, b: a @ b)
 form("grouped_gemm.grouped_gemm_jagged#1", "grouped_gemm.grouped_gemm_jagged_persistent#1")(lambda a, b, offsets: a @ b)
 form("fp8_gemm.fp8_gemm#1")(lambda a, b: jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32)))
 form("fp8_matmul.fp8_matmul#1")(lambda a, b, s, t: jnp.dot(a.astype(jnp.float32), b.astype(jnp.float32)) * s * t)

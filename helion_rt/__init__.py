@@ -32,7 +32,7 @@ _HOMES = {
     "status": "runtime.status",
     "wait_for_tuning": "runtime.status",
 }
-_MODULES = ("database", "exc", "kernels", "language", "lowering", "targets")
+_MODULES = ("autotuner", "database", "exc", "kernels", "language", "lowering", "runtime", "targets")
 
 __all__ = [
     "Config", "Kernel", "LoopStrategy", "Settings", "__version__", "aot_kernel", "cdiv", "exc", "kernel", "language", "next_power_of_2",

@@ -117,27 +117,9 @@ def _to_torch(array: Any) -> Any:
 
 
 def _is_right(one: Subject, out: Any) -> bool:
-    import torch
+    from benchmarks import comparison
 
-    wanted = one.expected(*(a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a for a in one.arguments))
-    if one.pick:
-        out, wanted = one.pick(out), one.pick(wanted)
-    if callable(wanted) and not isinstance(wanted, torch.Tensor):
-        return bool(wanted(out))
-    outs, wants = ([*x] if isinstance(x, (tuple, list)) else [x] for x in (out, wanted))
-    return len(outs) == len(wants) and all(_is_close(o, w, one.tolerance) for o, w in zip(outs, wants, strict=True))
-
-
-def _is_close(out: Any, want: Any, tolerance: float) -> bool:
-    import torch
-
-    if out is None or want is None:
-        return out is want
-    out, want = torch.as_tensor(out).double(), torch.as_tensor(want).double()
-    if out.shape != want.shape or not torch.equal(out.isfinite(), want.isfinite()):
-        return False
-    out, want = out[want.isfinite()], want[want.isfinite()]
-    return not want.numel() or bool(((out - want).abs() <= tolerance * (want.abs() + want.abs().max())).all())
+    return comparison.is_right(out, one.expected(*comparison.widened(one.arguments)), one.tolerance, one.pick)
 
 
 # ------------------------------------------------------------------------------------------------ one process after the other

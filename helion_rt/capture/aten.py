@@ -334,14 +334,18 @@ def _dense(tracer: Tracer, meta: torch.Tensor) -> torch.Tensor:
 def decompose(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """``func`` by simpler operations, from PyTorch's own table; NotImplemented if it has none."""
     decomposition = compositions.OWN.get(info(func).base)
-    if decomposition is None:
-        from torch._decomp import core_aten_decompositions, decomposition_table  # late: seconds, and common kernels need none
-
-        decomposition = core_aten_decompositions().get(func) or decomposition_table.get(func)
     tracer.decomposing += 1
     try:
         with CaptureMode(tracer):
-            return decomposition(*args, **kwargs) if decomposition is not None else func.decompose(*args, **kwargs)
+            if decomposition is not None:
+                return decomposition(*args, **kwargs)
+            result = func.decompose(*args, **kwargs)  # PyTorch's own C++ or Python, where it is nothing but other operations
+            if result is not NotImplemented:
+                return result
+            from torch._decomp import core_aten_decompositions, decomposition_table  # late: seconds, and common kernels need none
+
+            decomposition = core_aten_decompositions().get(func) or decomposition_table.get(func)
+            return NotImplemented if decomposition is None else decomposition(*args, **kwargs)
     finally:
         tracer.decomposing -= 1
 

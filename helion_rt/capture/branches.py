@@ -35,7 +35,7 @@ def on_device(tracer: Tracer, test: Any) -> bool:
     return isinstance(test, TracedTensor) and tracer.in_device and not (tracer.has_scalars and tracer.from_scalars(test))
 
 
-def as_bool(tracer: Tracer, test: TracedTensor) -> TracedTensor:
+def as_bool(tracer: Tracer, test: Any) -> Any:
     """A condition as a bool of rank 0."""
     if test.is_host and not test.is_param:
         if test.meta.shape:
@@ -89,7 +89,8 @@ class DeviceIf:
         while len(self.branches) < 2:  # no 'else'
             self.enter(scope)
             self.branches[-1].finish(self.branches[-1].start)
-        merged = _Merge(self.tracer, *self.branches, self.line)
+        first, second = self.branches
+        merged = _Merge(self.tracer, first, second, self.line)
         after = {name: merged.add(name, self.before[name]) for name in self.names}
         results = merged.emit(self.condition)
         return tuple(self._result(name, results[value] if isinstance(value, _Slot) else value) for name, value in after.items())
@@ -100,10 +101,12 @@ class DeviceIf:
         changed = [b.start[name].mutated for b in self.branches if isinstance(before, TracedTensor) and b.start[name] is not before]
         if not any(changed):
             return result
-        if isinstance(result, TracedTensor) and all(b.last[name] is b.start[name] for b in self.branches):
+        same = [n for n in self.names if self.before[n] is before and all(b.last[n] is b.start[n] for b in self.branches)]
+        if name in same and isinstance(result, TracedTensor):
             self.tracer.rebind(before, result)
             return before
-        before.frame = self.branches[0].frame  # other names of it would be stale: they may not be used any more
+        if not same:
+            before.frame = self.branches[0].frame  # other names of it would be stale: they may not be used any more
         return result
 
     def jump(self, what: str, line: int) -> None:
@@ -190,7 +193,8 @@ class _Merge:
         one, two = pair
         assert one is not None and two is not None
         if one.meta.shape != two.meta.shape or one.dtype != two.dtype:
-            why = f"is a {self.tracer.describe(one)} in one branch of the 'if' of line {self.line} and a {self.tracer.describe(two)} in the other"
+            kinds = [self.tracer.describe(t) for t in (one, two)]
+            why = f"is a {kinds[0]} in one branch of the 'if' of line {self.line} and a {kinds[1]} in the other"
             return Undefined(self.tracer, name, why, "give it one shape and dtype in both")
         self.yields[0].append(one)
         self.yields[1].append(two)

@@ -23,6 +23,7 @@ from . import aten
 from .hints import FIRST_HINTS, Hints
 from .numbers import CLAIM, claim, greatest, least
 from .probes import Probes, Read
+from .products import Products
 from .reach import Opened, replaced
 from .rewrite import LOCALS, RUNTIME, rewrite
 from .source import KernelSource, get_source, plain_function
@@ -136,7 +137,7 @@ class _Attempt:
         function = self._function()
         token = ACTIVE.set(tracer)
         try:
-            with torch.no_grad(), CaptureMode(tracer):
+            with torch.no_grad(), CaptureMode(tracer), Products(tracer):
                 result = function(*positional, **keywords)
         except HelionError:
             raise

@@ -64,10 +64,26 @@ def select(tracer: Tracer, tensor: TracedTensor, index: Any, has_mask: bool = Fa
     items = _complete(tracer, tensor, _flatten(tracer, index))
     together = _broadcasts(items)
     sizes = iter(tensor.meta.shape)
-    parts = [_Part(None, None, (1,)) if item is None else _part(tracer, item, next(sizes), together, has_mask) for item in items]
+    parts = []
+    for item in items:
+        size = 1 if item is None else next(sizes)
+        parts.append(_Part(None, None, (1,)) if item is None else _part(tracer, item, size, together, has_mask))
+        _note_reach(tracer, parts[-1], size)
     tensors = [i for i, part in enumerate(parts) if part.tensor is not None]
     groups = [tensors] if together else [[i] for i in tensors]
     return _arranged(tracer, parts, [g for g in groups if g])
+
+
+def _note_reach(tracer: Tracer, part: _Part, size: int) -> None:
+    """Remembers that the axes in an index run over a dimension of ``size`` elements."""
+    if isinstance(part.element, TileIndex):
+        axes = {part.element.axis}
+    else:
+        axes = set() if part.tensor is None else tracer.axes_of(part.tensor.value)
+    extent = tracer.hints.decode(size)
+    for axis in axes:
+        if isinstance(extent, int):
+            tracer.reach[axis] = max(extent, tracer.reach.get(axis, 1))
 
 
 def _broadcasts(items: list[Any]) -> bool:
@@ -111,7 +127,7 @@ def _common_shape(tracer: Tracer, parts: list[_Part]) -> tuple[int, ...]:
         raise tracer.error(ShapeMismatch, f"the index tensors do not broadcast: {shapes}") from error
 
 
-def _placed(tensor: TracedTensor, rank: int, before: int, total: int) -> TracedTensor:
+def _placed(tensor: TracedTensor, rank: int, before: int, total: int) -> Any:
     """An index tensor of a group of ``rank`` dimensions with unit dimensions for those of the other groups."""
     own = (1,) * (rank - len(tensor.meta.shape)) + tuple(tensor.meta.shape)
     if total == rank:
@@ -119,9 +135,9 @@ def _placed(tensor: TracedTensor, rank: int, before: int, total: int) -> TracedT
     return torch.Tensor.view(tensor, (1,) * before + own + (1,) * (total - before - rank))
 
 
-def _in_range(parts: list[_Part], seen: list[tuple[int, int]]) -> TracedTensor | None:
+def _in_range(parts: list[_Part], seen: list[tuple[int, int]]) -> Any:
     """Which positions of slices lie in the tensor."""
-    mask = None
+    mask: Any = None
     for i, part in enumerate(parts):
         if part.length is None or part.tensor is None:
             continue
@@ -218,9 +234,10 @@ def _run_time_slice(tracer: Tracer, item: slice, step: int, size: int) -> _Part:
     multiple = affine.tile_multiple(first) if step == 1 else None
     if multiple is not None:
         axis, factor, offset = multiple
-        if affine.minus(affine.linear(tracer, tracer.dim(length)), affine.linear(tracer, tracer.dim(binary("*", tracer.block_expr(axis), factor)))) == {}:
+        whole = tracer.dim(binary("*", tracer.block_expr(axis), factor))
+        if not affine.minus(affine.linear(tracer, tracer.dim(length)), affine.linear(tracer, whole)):
             return _tile_slice(tracer, axis, factor, offset, size)
-    positions = torch.arange(tracer.dim(length), dtype=torch.int32)
+    positions: Any = torch.arange(tracer.dim(length), dtype=torch.int32)
     positions = start + (positions * step if step > 1 else positions)
     return _Part(None, positions, tuple(positions.meta.shape), size)
 

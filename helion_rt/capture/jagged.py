@@ -31,7 +31,7 @@ class Jagged:
     ends: TracedTensor
 
 
-def begin(tracer: Tracer, parent: Any) -> TracedTensor:
+def begin(tracer: Tracer, parent: Any) -> Any:
     """The end of the loop: the longest lane."""
     hint = "expected the lengths of the lanes of an outer tile: lengths[tile]"
     if not isinstance(parent, TracedTensor) or not tracer.in_device or parent.is_host or not parent.meta.shape:
@@ -45,7 +45,7 @@ def begin(tracer: Tracer, parent: Any) -> TracedTensor:
     return parent.amax()
 
 
-def mask_for(tracer: Tracer, shape: tuple[int, ...], is_load: bool = False) -> TracedTensor | None:
+def mask_for(tracer: Tracer, shape: tuple[int, ...], is_load: bool = False) -> Any:
     """Which elements of a value of this shape (in hints) exist in their lanes; None if no dimension is jagged.
 
     ``is_load``: what has no lanes at all is the same for each of them, and may be read.
@@ -69,19 +69,20 @@ def _dims(tracer: Tracer, shape: tuple[int, ...]) -> list[tuple[int, Jagged]]:
         expr = tracer.hints.decode(hint)
         inside = [tracer.jagged[b] for b in blocks_in(expr) if b in tracer.jagged]
         if inside and not isinstance(expr, Block):
-            tracer.refuse(f"a jagged dimension is part of a larger one, {expr}, where its elements matter", "keep it a dimension of its own")
+            text = f"a jagged dimension is part of a larger one, {expr}, where its elements matter"
+            tracer.refuse(text, "keep it a dimension of its own")
         found.extend((at, jagged) for jagged in inside)
     return found
 
 
-def _aligned(tracer: Tracer, jagged: Jagged, shape: tuple[int, ...], at: int) -> TracedTensor:
+def _aligned(tracer: Tracer, jagged: Jagged, shape: tuple[int, ...], at: int) -> Any:
     """The ends of the lanes, with their dimensions where a value of this shape has them."""
-    ends = jagged.ends
+    ends: Any = jagged.ends
     places: list[int] = []  # of the dimensions of `ends` that have more than one element
     for hint in ends.meta.shape:
-        candidates = [i for i, other in enumerate(shape) if other == hint and i != at]
         if hint == 1:
             continue
+        candidates = [i for i, other in enumerate(shape) if other == hint and i != at]
         if len(candidates) != 1:
             expr, text = tracer.hints.decode(hint), ", ".join(str(tracer.hints.decode(n)) for n in shape)
             what = "without" if not candidates else "with more than one of"
@@ -97,8 +98,8 @@ def _aligned(tracer: Tracer, jagged: Jagged, shape: tuple[int, ...], at: int) ->
     return _view(ends, tuple(n if i in places else 1 for i, n in enumerate(shape)))
 
 
-def _view(tensor: TracedTensor, shape: tuple[int, ...]) -> TracedTensor:
-    return tensor if tuple(tensor.meta.shape) == shape else torch.Tensor.view(tensor, shape)  # type: ignore[return-value]
+def _view(tensor: Any, shape: tuple[int, ...]) -> Any:
+    return tensor if tuple(tensor.meta.shape) == shape else torch.Tensor.view(tensor, shape)
 
 
 # Reductions.
@@ -181,7 +182,8 @@ def _guarded(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def refuse_over(tracer: Tracer, what: str) -> Any:
-    tracer.refuse(f"{what} over a jagged dimension is not supported", "use sum, mean, amax, amin, any, all, softmax, or a product; or sums of powers")
+    hint = "use sum, mean, amax, amin, any, all, softmax, or a product; or sums of powers"
+    tracer.refuse(f"{what} over a jagged dimension is not supported", hint)
 
 
 def _touches(tracer: Tracer, tensor: TracedTensor) -> bool:
@@ -203,7 +205,7 @@ def _reduced(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[i
     return [d % rank for d in (dim if isinstance(dim, (list, tuple)) else [dim])] if rank else []
 
 
-def masked(tracer: Tracer, x: TracedTensor, identity: float | int | bool) -> TracedTensor:
+def masked(tracer: Tracer, x: TracedTensor, identity: float | int | bool) -> Any:
     """``x`` with ``identity`` where an element does not exist in its lane."""
     mask = mask_for(tracer, tuple(x.meta.shape))
     return x if mask is None else torch.where(mask, x, torch.full((), identity, dtype=x.dtype))
@@ -239,7 +241,7 @@ def _has_lanes(tracer: Tracer, tensor: TracedTensor) -> bool:
     return all(n == 1 or n in shape for _, jagged in _dims(tracer, shape) for n in jagged.ends.meta.shape)
 
 
-def _mean(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[int]) -> TracedTensor:
+def _mean(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[int]) -> Any:
     """A mean: the sum divided by how many elements there are in each lane."""
     x = args[0]
     shape = tuple(x.meta.shape)

@@ -203,6 +203,7 @@ class DeviceLoop:
 
     def _finish_launch(self) -> None:
         tracer = self.tracer
+        _bound_blocks(tracer)
         written, loaded = tracer.written, tracer.loaded
         roots = [views.root(t) for t in written]
         if len({id(r) for r in roots}) != len(roots):
@@ -217,6 +218,16 @@ class DeviceLoop:
         for tensor, result in zip(written, results, strict=True):
             tracer.rebind(tensor, result)
         tracer.written, tracer.loaded = [], []
+
+
+def _bound_blocks(tracer: Tracer) -> None:
+    """Blocks of loops that nothing bounds need not be longer than the dimensions that their tiles index."""
+    for block, info in enumerate(tracer.blocks):
+        users = [i for i, axis in enumerate(tracer.axes) if axis.block == block]
+        unbounded = all(isinstance(a.end, Ref) and a.limit is None for a in (tracer.axes[i] for i in users))
+        if users and unbounded and info.fixed is None and all(i in tracer.reach for i in users):
+            extent = min(info.extent, max(tracer.reach[i] for i in users))
+            tracer.blocks[block] = BlockInfo(None, extent, info.low, info.high)
 
 
 class NestedLoops:

@@ -23,7 +23,7 @@ ATOMICS = ("add", "and", "or", "xor", "max", "min", "xchg", "cas")
 _BITWISE = ("and", "or", "xor")
 
 
-def load(tracer: Tracer, tensor: TracedTensor, index: Any, mask: Any = None) -> TracedTensor:
+def load(tracer: Tracer, tensor: TracedTensor, index: Any, mask: Any = None) -> Any:
     """``tensor[index]`` as a tile; 0 where ``mask`` does not hold."""
     selection = indexing.select(tracer, tensor, index, mask is not None)
     args: tuple[Arg, ...] = (tracer.use(tensor), selection.elements)
@@ -44,7 +44,7 @@ def store(tracer: Tracer, tensor: TracedTensor, index: Any, value: Any, mask: An
     _note_written(tracer, tensor)
 
 
-def atomic(tracer: Tracer, kind: str, tensor: Any, index: Any, value: Any, expected: Any = None) -> TracedTensor:
+def atomic(tracer: Tracer, kind: str, tensor: Any, index: Any, value: Any, expected: Any = None) -> Any:
     """``tensor[index]`` combined with ``value``; what was there before."""
     name = f"hl.atomic_{kind}"
     if not isinstance(tensor, TracedTensor) or not tensor.is_host or tensor.is_param:
@@ -55,10 +55,10 @@ def atomic(tracer: Tracer, kind: str, tensor: Any, index: Any, value: Any, expec
     selection = indexing.select(tracer, tensor, index)
     if None in selection.elements:
         tracer.refuse(f"None in the index of {name}", "leave it out: the value broadcasts")
-    operand = _operand(tracer, value, tensor, selection, "combined with", exact=kind)
+    operand = _operand(tracer, value, tensor, selection, "combined into", exact=kind)
     args: list[Arg] = [kind, tracer.use(tensor), selection.elements, operand, _mask(tracer, selection, None)]
     if kind == "cas":
-        args.append(_operand(tracer, expected, tensor, selection, "compared with", exact=kind))
+        args.append(_operand(tracer, expected, tensor, selection, "compared to", exact=kind))
     result = tracer.wrap(tracer.meta(selection.shape, tensor.dtype))
     tracer.emit("hl.atomic", tuple(args), [result])
     tracer.loaded.append(tensor)
@@ -78,7 +78,7 @@ def _note_written(tracer: Tracer, tensor: TracedTensor) -> None:
         tracer.written.append(tensor)
 
 
-def _seen(result: TracedTensor, selection: Selection) -> TracedTensor:
+def _seen(result: TracedTensor, selection: Selection) -> Any:
     """A tile of the program as kernel code expects it."""
     return torch.permute(result, selection.order) if selection.is_moved else result
 
@@ -106,7 +106,7 @@ def _ranks(selection: Selection) -> list[int]:
     return ranks
 
 
-def _to_program(tracer: Tracer, value: TracedTensor, selection: Selection) -> TracedTensor:
+def _to_program(value: Any, selection: Selection) -> Any:
     """A tile as kernel code sees it in the dimensions of the program."""
     order, rank = _stored_order(selection), len(selection.shape)
     if order == list(range(rank)):
@@ -124,14 +124,14 @@ def _operand(tracer: Tracer, value: Any, tensor: TracedTensor, selection: Select
         value = value.index
     if isinstance(value, TracedTensor):
         value = _fit(tracer, value, tensor, selection.seen, use)
-        return tracer.use(_to_program(tracer, value, selection))
+        return tracer.use(_to_program(value, selection))
     if isinstance(value, (bool, int, float)):
         if exact is not None:
             _check_number(tracer, value, tensor, exact)
         return tracer.arg(value)
     if isinstance(value, Undefined):
         bool(value)  # says why it has no value
-    tracer.refuse(f"a tensor is {use} a {type(value).__name__}" if exact else f"a {type(value).__name__} is stored into a tensor", "use a tile or a number")
+    tracer.refuse(f"a {type(value).__name__} is {use} a tensor", "use a tile or a number")
 
 
 def _check_number(tracer: Tracer, value: float, tensor: TracedTensor, kind: str) -> None:
@@ -167,11 +167,11 @@ def _mask(tracer: Tracer, selection: Selection, extra: Any, is_load: bool = Fals
         bool(extra)  # says why it has no value
     if extra is not None:
         masks.append(_user_mask(tracer, extra, selection.seen))
-    result = None
+    result: Any = None
     for mask in masks:
         if mask is not None:
             result = mask if result is None else result & mask
-    return None if result is None else tracer.use(_to_program(tracer, result, selection))
+    return None if result is None else tracer.use(_to_program(result, selection))
 
 
 def _user_mask(tracer: Tracer, mask: Any, shape: tuple[int, ...]) -> TracedTensor:

@@ -120,6 +120,21 @@ class TracedTensor(torch.Tensor):
     def __complex__(self) -> complex:
         return complex(float(self))
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return torch.round(self).to(torch.int32) if digits is None else torch.round(self, decimals=digits)
+
+    def __floor__(self) -> Any:
+        return torch.floor(self).to(torch.int32)
+
+    def __ceil__(self) -> Any:
+        return torch.ceil(self).to(torch.int32)
+
+    def __trunc__(self) -> Any:
+        return torch.trunc(self).to(torch.int32)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
     def __contains__(self, item: object) -> bool:
         return bool((self == item).any())
 

@@ -15,7 +15,7 @@ import torch
 from ..exc import CaptureError, DTypeError, ShapeMismatch, Unsupported
 from ..program.expr import Block, Expr
 from ..program.ir import Arg, Axis, BlockInfo, Constraint, DType, Op, Ref, Region, Relation, Span, TensorType, TileIndex, inputs_of
-from . import aten, indexing, inline, jagged, memory, rng, scans, tiles, views
+from . import aten, indexing, inline, jagged, memory, products, rng, scans, tiles, views
 from .hints import FIRST_HINTS, Hints, make_dim
 from .probes import Probes
 from .source import KernelSource
@@ -110,6 +110,7 @@ class Tracer:
         self.stack = [self.host]
         self.used: set[int] = set()
         self.made_by: dict[int, Op] = {}
+        self.reach: dict[int, int] = {}  # the longest dimension that an axis indexes
         self.limits: dict[int, int | None] = {}  # of values that are known not to exceed something
         self.written: list[TracedTensor] = []  # host tensors that the current launch stores to
         self.loaded: list[TracedTensor] = []
@@ -196,6 +197,22 @@ class Tracer:
             return seen[value]
 
         return known(tensor.value)
+
+    def axes_of(self, value: int) -> set[int]:
+        """The axes whose ``tile.index`` a device value is computed from."""
+        found: set[int] = set()
+        seen: set[int] = set()
+        stack = [value]
+        while stack:
+            op = self.made_by.get(stack.pop())
+            if op is None or op.results[0] in seen:
+                continue
+            seen.add(op.results[0])
+            if op.name == "hl.tile_index":
+                found.add(op.args[0])  # type: ignore[arg-type]
+            elif op.name.startswith("aten."):
+                stack.extend(ref.id for ref in inputs_of(op))
+        return found
 
     # Dimensions.
 
@@ -392,11 +409,13 @@ class Tracer:
         if a.dtype != b.dtype and not (a.dtype.itemsize == b.dtype.itemsize == 1):
             raise self.error(DTypeError, f"hl.dot of {dtype_name(a.dtype)} and {dtype_name(b.dtype)}", "convert one with .to(dtype)")
         sa, sb = tuple(a.meta.shape), tuple(b.meta.shape)
-        good = len(sa) == len(sb) and len(sa) in (2, 3) and sa[-1] == sb[-2] and sa[:-2] == sb[:-2]
-        shape = (*sa[:-1], sb[-1])
-        if not good or (acc is not None and tuple(acc.meta.shape) != shape):
+        try:
+            shape = products.dot_shape(sa, sb)
+        except ValueError:
+            shape = None
+        if shape is None or (acc is not None and tuple(acc.meta.shape) != shape):
             given = f"{self.describe(a)} and {self.describe(b)}" + (f", acc {self.describe(acc)}" if acc is not None else "")
-            expected = "expected [m, k] @ [k, n] (+ [m, n]), or the same with a batch dimension first"
+            expected = "expected [m, k] @ [k, n] (+ [m, n]), or the same with batch dimensions first"
             raise self.error(ShapeMismatch, f"hl.dot of {given}", expected)
         result = self.wrap(self.meta(shape, dtype))
         self.emit("hl.dot", (self.use(a), self.use(b), None if acc is None else self.use(acc), DType(dtype_name(dtype))), [result])
@@ -481,7 +500,8 @@ class Tracer:
         """How many tiles a loop has whose bounds are known only on the device, int32 []."""
         info, size = self.axes[self.active(tile.axis)], self.block_size(tile)
         begin, end = (self.value_of(b) if isinstance(b, Ref) else self.dim(b) for b in (info.begin, info.end))
-        return torch.clamp((end - begin + size - 1) // size, min=0).to(torch.int32)
+        count: Any = (end - begin + size - 1) // size
+        return count.clamp(min=0).to(torch.int32)
 
     def value_of(self, ref: Ref) -> TracedTensor:
         """A value of the program that is still visible, as a tensor again."""

@@ -165,26 +165,34 @@ def tile_block_size(tile: Any) -> Any:
     return tile.block_size
 
 
-# Helion's names that are not supported yet: refused one by one, so that a typo still is an AttributeError.
-_NOT_YET = frozenset(
-    """ProcessGroupName breakpoint AsyncCopyDescriptor make_async_remote_copy remote_barrier inline_asm_elementwise
-    inline_triton triton_kernel dot_scaled pdl_launch_dependents pdl_wait float4_e2m1fn_x2_to_float32
-    load_bfloat16_x16_to_float16 load_float4_e2m1fn_x16_to_float16     StackTensor stacktensor_like signal wait""".split()
-)
+_ESCAPE = "write that part as a JAX function on tiles and call it with hl.inline_pallas"
+_ALONE = "a kernel here runs on one device; communicate outside of it, with JAX's collectives"
+_WIDEN = "unpack with &, >> and torch.where, or convert outside of the kernel"
+# Helion's names that are not supported, and what to do instead: refused one by one, so that a typo still is an AttributeError.
+_REFUSED = {
+    **dict.fromkeys(("inline_asm_elementwise", "inline_triton", "triton_kernel"), f"it is code for a GPU; {_ESCAPE}"),
+    **dict.fromkeys(("AsyncCopyDescriptor", "ProcessGroupName", "make_async_remote_copy", "remote_barrier", "signal", "wait"), _ALONE),
+    **dict.fromkeys(("StackTensor", "stacktensor_like"), "pass one tensor that holds them all, or a list of tensors"),
+    **dict.fromkeys(("pdl_launch_dependents", "pdl_wait"), "leave it out: launches follow one another here"),
+    "breakpoint": "set HELION_RT_REFERENCE=1 and use Python's own",
+    "dot_scaled": "multiply the operands by their scales, then hl.dot",
+    "float4_e2m1fn_x2_to_float32": _WIDEN, "load_bfloat16_x16_to_float16": _WIDEN, "load_float4_e2m1fn_x16_to_float16": _WIDEN,
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> NoReturn:
-    if name not in _NOT_YET:
+    if name not in _REFUSED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     active = ACTIVE.get()
     if active is not None:
-        active.refuse(f"hl.{name} is not supported yet")
-    raise Unsupported(f"hl.{name} is not supported yet")
+        active.refuse(f"hl.{name} is not supported", _REFUSED[name])
+    raise Unsupported(f"hl.{name} is not supported", hint=_REFUSED[name])
 
 
 __all__ = [
     "Tile", "arange", "associative_scan", "atomic_add", "atomic_and", "atomic_cas", "atomic_max", "atomic_min", "atomic_or", "atomic_xchg",
     "atomic_xor", "barrier", "cdiv", "constexpr", "cumprod", "cumsum", "device_print", "dot", "full", "grid", "inline_pallas",
     "jagged_tile", "join", "load", "rand", "rand4x", "randint", "reduce", "register_block_size", "register_tunable", "specialize", "split",
-    "static_range", "store", "subscript", "tile", "tile_begin", "tile_block_size", "tile_count", "tile_end", "tile_id", "tile_index", "zeros",
+    "static_range", "store", "subscript", "tile", "tile_begin", "tile_block_size", "tile_count",
+    "tile_end", "tile_id", "tile_index", "zeros",
 ]  # fmt: skip

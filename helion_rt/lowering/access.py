@@ -10,6 +10,7 @@ from ..program.expr import BinExpr, Block, evaluate
 from ..program.ir import Arg, Op, Ref, Span, TileIndex, refs_in, walk
 from ..program.regions import reads_of
 from .layout import Form, phys_shape
+from .masks import Tag
 from .memory import SCATTERS, Memory, common_shape, memory_of
 from .ops import FLOATS, ITEMSIZE, LOW_PRECISION, Operand, dtype_text, literal
 from .plan import DimKind, WindowDim
@@ -306,22 +307,22 @@ def _assign_put(w: KernelWriter, target: str, at: Subscript, text: str) -> None:
     w.out.add(f"{target} = {text}" if at.sizes == at.kept else f"{target} = {text}.reshape({at.sizes})")
 
 
-def _bounds(w: KernelWriter, memory: Memory, at: Subscript) -> list[tuple[int, int]]:
-    """(dimension of what is selected, axis): where elements that do not exist would reach elements of the tensor.
+def _bounds(w: KernelWriter, memory: Memory, at: Subscript) -> list[tuple[int, Tag]]:
+    """(dimension of what is selected, what bounds it): where elements that do not exist would reach elements of the tensor.
 
     A tile's own elements past the end of the tensor are dropped by the window; all others have to be left out: those past
     the end of a tile inside the tensor, and those that an index tensor, the value or the mask does not have.
     """
-    own = {(d, axis) for d, axis, _ in at.tiles}
-    found = {(d, axis): None for d, axis, extent in at.tiles if w.plan.ragged(axis) and not _ends_at(w, axis, extent)}
+    own = {(d, Tag(axis)) for d, axis, _ in at.tiles}
+    found = {(d, Tag(axis)): None for d, axis, extent in at.tiles if w.plan.ragged(axis) and not _ends_at(w, axis, extent)}
     rank = len(at.shape)
     last = at.gathers[0][0] + len(at.common) if at.gathers else rank
     parts = [(ref, last) for _, ref in at.gathers]
     parts += [(x, rank) for x in (memory.value, memory.mask, memory.expected) if isinstance(x, Ref)]
     for ref, end in parts:
         tags = w.tags.get(ref.id, ())
-        for d, axes in enumerate(tags, end - len(tags)):
-            found.update({(d, axis): None for axis in sorted(axes) if (d, axis) not in own and at.shape[d] > 1})
+        for d, bounds in enumerate(tags, end - len(tags)):
+            found.update({(d, tag): None for tag in sorted(bounds) if (d, tag) not in own and at.shape[d] > 1})
     return list(found)
 
 
@@ -344,7 +345,7 @@ def _kept(w: KernelWriter, memory: Memory, at: Subscript, text: str, held: str) 
         text = f"jnp.where({test}, {text}, {held})"
     if memory.mask is not None:
         text = f"jnp.where({_stored_value(w, memory.mask, at, 'bool')}, {text}, {held})"
-    bounds = [(place, axis) for d, axis in _bounds(w, memory, at) if (place := at.places[d]) is not None]
+    bounds = [(place, tag) for d, tag in _bounds(w, memory, at) if (place := at.places[d]) is not None]
     return w.mask(text, held, bounds) if bounds else text
 
 
@@ -359,7 +360,8 @@ def _keep(w: KernelWriter, memory: Memory, at: Subscript, before: str) -> str:
     bounds = _bounds(w, memory, at)
     if bounds:
         shape = tuple(n if any(d == dim for dim, _ in bounds) else 1 for d, n in enumerate(at.shape))
-        tests.append(f"_exist({shape}, {', '.join(f'({d}, {w.positions[a].begin}, {w.end(a)})' for d, a in bounds)})")
+        texts = [f"({d}, {', '.join(w.bound(tag))})" for d, tag in bounds]
+        tests.append(f"_exist({shape}, {', '.join(texts)})")
     return before + " & ".join(tests if len(tests) == 1 else [f"({t})" for t in tests]) if tests else ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import keyword
 import linecache
 import re
@@ -62,7 +63,7 @@ def write_source(plan: Plan) -> str:
     kernels = Lines()
     calls: list[tuple[KernelWriter, str]] = []
     for n, launch in enumerate(plan.launches):
-        if launch.is_empty(plan):
+        if launch.empty:
             continue
         name = f"{entry}_kernel" if len(plan.launches) == 1 else f"{entry}_kernel_{n}"
         kernels.add("")
@@ -242,8 +243,8 @@ def _write_call(plan: Plan, w: KernelWriter, kernel: str, op: Op, names: dict[in
         scratch = {s.name: s.spec() for s in w.scratch.values()}
         if scratch:
             _add_list(out, "scratch_shapes", list(scratch.values()))
-        if before:
-            aliases = {len(read) + i: written.index(o) for i, o in enumerate(before)}
+        aliases = {len(read) + i: written.index(o) for i, o in enumerate(before) if o.alias}
+        if aliases:
             out.add(f"input_output_aliases={aliases},")
         out.add(f"compiler_params=pltpu.CompilerParams({_compiler_params(plan, launch)}),")
         out.add("interpret=interpret,")
@@ -281,7 +282,8 @@ def _shown(plan: Plan, operand: Operand, name: str) -> str:
 
 def _compiler_params(plan: Plan, launch: Launch) -> str:
     moving = [o.axes() for o in launch.operands if o.written and o.level is None]
-    semantics = ["parallel" if all(axis in axes for axes in moving) else "arbitrary" for axis in launch.axes]
+    parallel = list(itertools.takewhile(lambda axis: all(axis in axes for axes in moving), launch.axes))  # these must come first
+    semantics = ["parallel" if axis in parallel else "arbitrary" for axis in launch.axes]
     if launch.folded:
         semantics.append("arbitrary")
     text = f"dimension_semantics={tuple(semantics)!r}"

@@ -8,6 +8,7 @@ a reduction or contraction over that dimension, and in a variable that a loop ov
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 
 from ..exc import PlanError
@@ -18,9 +19,24 @@ from .inline import is_elementwise
 from .memory import memory_of, selected_dims
 from .ops import Kind
 
-Tags = tuple[frozenset[int], ...]  # for each logical dimension, the axes that bound it
 Shape = tuple[int, ...]
-NONE: frozenset[int] = frozenset()
+
+
+@dataclasses.dataclass(frozen=True, order=True)
+class Tag:
+    """What bounds a dimension: the tile of ``axis`` has ``n`` elements, the dimension ``n * factor``."""
+
+    axis: int
+    factor: int = 1
+
+
+Tags = tuple[frozenset[Tag], ...]  # for each logical dimension
+NONE: frozenset[Tag] = frozenset()
+
+
+def tile_tags(axis: int) -> frozenset[Tag]:
+    """The tags of a dimension that is a tile of ``axis``."""
+    return frozenset((Tag(axis),))
 
 
 def infer_tags(
@@ -73,7 +89,7 @@ def _infer_carried(rules: _Rules, op: Op, tags: dict[int, Tags]) -> None:
         grown = current
         for body in bodies_of(op):
             # Elements that a loop's own axes do not have keep their old value: see ``strategies``.
-            kept = [tuple(t - axes for t in _of(value, tags)) for value in body.results]
+            kept = [tuple(frozenset(t for t in dim if t.axis not in axes) for dim in _of(value, tags)) for value in body.results]
             grown = [_broadcast([old, new], rank) for old, new, rank in zip(grown, kept, ranks, strict=True)]
         if grown == current:
             break
@@ -100,7 +116,7 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
     if op.name == "hl.tile_index":
         axis = op.args[0]
         assert isinstance(axis, int)
-        return (frozenset((axis,)) if ragged(axis) else NONE,)
+        return (tile_tags(axis) if ragged(axis) else NONE,)
     inputs = list(refs_in(op.args))
     if op.name == "hl.inline" and not is_elementwise(op):
         if any(t for r in inputs for t in _of(r, tags)):
@@ -131,9 +147,8 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
         return _view_tags(rules, op, first, shape_of(inputs[0].id), shape_of(result))
     if kind is Kind.CONTRACT:
         a, b = _of(op.args[0], tags), _of(op.args[1], tags)
-        out = (*a[:-1], b[-1])
-        if rank == 3:
-            out = (a[0] | b[0], a[1], b[2])
+        batch = _broadcast([a[:-2], b[:-2]], rank - 2)
+        out = (*batch, *(a[-2:-1] or (NONE,)), *(b[-1:] or (NONE,)))
         return _broadcast([out, _of(op.args[2], tags)], rank)
     return _other_tags(rules, op, tags, first, rank)
 
@@ -145,18 +160,18 @@ def _memory_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tag
     common = _broadcast([_of(ref, tags) for ref in memory.gathers(rules.shape_of)], rank)
     dims = selected_dims(memory.index, rules.shape_of)
     last = sum(s.common is not None for s in dims)
-    out: list[frozenset[int]] = []
+    out: list[frozenset[Tag]] = []
     for s in dims:
         if isinstance(s.element, TileIndex):
-            out.append(frozenset((s.element.axis,)) if rules.ragged(s.element.axis) else NONE)
+            out.append(tile_tags(s.element.axis) if rules.ragged(s.element.axis) else NONE)
         else:
             out.append(NONE if s.common is None else common[rank - last + s.common])
     return _broadcast([tuple(out), _of(memory.mask, tags)], rank)
 
 
 def _view_tags(rules: _Rules, op: Op, tags: Tags, before: Shape, after: Shape) -> Tags:
-    """Follows dimensions through a reshape; one that is merged or split must not be ragged."""
-    out: list[frozenset[int]] = []
+    """Follows dimensions through a reshape; one that is ragged is merged only with whole ones after it, and split where it was."""
+    out: list[frozenset[Tag]] = []
     i = j = 0
     while i < len(before) or j < len(after):
         if i < len(before) and j < len(after) and before[i] == after[j]:
@@ -176,9 +191,15 @@ def _view_tags(rules: _Rules, op: Op, tags: Tags, before: Shape, after: Shape) -
                 else:
                     j += 1
                     size_out *= after[j]
-            if any(tags[d] for d in range(start_i, i + 1)):
+            # Elements of the first dimension are taken apart into so many, and these put together by so many.
+            apart, together = math.prod(before[start_i + 1 : i + 1]), math.prod(after[start_j + 1 : j + 1])
+            whole = all(tag.factor * apart % together == 0 for tag in tags[start_i])
+            if not whole or any(tags[d] for d in range(start_i + 1, i + 1)):
                 rules.refuse(op, "a reshape merges or splits a ragged tile")
-            out += [NONE] * (j - start_j + 1)
+                out.append(NONE)
+            else:
+                out.append(frozenset(Tag(tag.axis, tag.factor * apart // together) for tag in tags[start_i]))
+            out += [NONE] * (j - start_j)
             i, j = i + 1, j + 1
     return tuple(out)
 

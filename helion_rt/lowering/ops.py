@@ -476,7 +476,7 @@ def emit_create(name: str, args: list[Any], kwargs: dict[str, Any], out: Result)
 
 
 def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result) -> str:
-    """``a @ b (+ acc)``: 2-D, or 3-D with one leading batch dimension. Accumulates in float32, or int32 for integers."""
+    """``a @ b (+ acc)``: 2-D, or with batch dimensions before, which broadcast. Accumulates in float32, or int32 for integers."""
     wide = "float32" if a.dtype in FLOATS else "int32"
     precision = ", precision=lax.Precision.HIGHEST" if "float32" in (a.dtype, b.dtype) else ""
     if a.dtype != b.dtype:
@@ -484,17 +484,33 @@ def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result) -> str:
         left, right = a.cast(common), b.cast(common)
     else:
         left, right = a.text, b.text
-    if len(a.shape) == 3 and a.shape[0] == 1:
-        # One matrix: the unit batch dimension is taken off, so that the matrix unit sees a plain product.
-        text = f"jnp.dot({left}[0], {right}[0], preferred_element_type=jnp.{wide}{precision})[None]"
-    elif len(a.shape) == 3:
-        dims = "(((2,), (1,)), ((0,), (0,)))"
-        text = f"lax.dot_general({left}, {right}, {dims}, preferred_element_type=jnp.{wide}{precision})"
-    else:
-        text = f"jnp.dot({left}, {right}, preferred_element_type=jnp.{wide}{precision})"
+    text = _product_text(left, right, a.shape, b.shape, f", preferred_element_type=jnp.{wide}{precision}")
     if acc is not None:
         text = f"({acc.cast(wide)} + {text})"
     return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def _product_text(left: str, right: str, a: tuple[int, ...], b: tuple[int, ...], how: str) -> str:
+    """``left @ right`` of shapes ``a`` and ``b``: 2-D products for the matrix unit where there is no true batch."""
+    batch_a, batch_b = a[:-2], b[:-2]
+    if not batch_a and not batch_b:
+        return f"jnp.dot({left}, {right}{how})"
+    batch = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(_padded(batch_a, len(batch_b)), _padded(batch_b, len(batch_a)), strict=True))
+    out = (*batch, a[-2], b[-1])
+    if math.prod(batch_b) == 1:  # every row of the left against one matrix
+        text = f"jnp.dot({left}.reshape({(math.prod(a[:-1]), a[-1])}), {right}.reshape({b[-2:]}){how})"
+        return f"{text}.reshape({out})"
+    count = math.prod(batch)
+    left = left if batch_a == batch else f"jnp.broadcast_to({left}, {(*batch, *a[-2:])})"
+    right = right if batch_b == batch else f"jnp.broadcast_to({right}, {(*batch, *b[-2:])})"
+    if len(batch) == 1:
+        return f"lax.dot_general({left}, {right}, (((2,), (1,)), ((0,), (0,))){how})"
+    left, right = f"{left}.reshape({(count, *a[-2:])})", f"{right}.reshape({(count, *b[-2:])})"
+    return f"lax.dot_general({left}, {right}, (((2,), (1,)), ((0,), (0,))){how}).reshape({out})"
+
+
+def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:
+    return (1,) * max(0, rank - len(shape)) + shape
 
 
 def emit_other(name: str, args: list[Any], kwargs: dict[str, Any], out: Result) -> str:

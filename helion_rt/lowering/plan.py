@@ -41,6 +41,7 @@ class Operand:
     loop: Loop | None  # the folded loop whose steps the index map follows, if any
     written: bool = False
     init: bool = False  # what it held before must be kept
+    alias: bool = False  # and some block of it is never visited: the result is in the place of the argument
 
     def block_shape(self) -> tuple[int, ...]:
         return tuple(d.size for d in self.window or ())
@@ -63,11 +64,7 @@ class Launch:
     operands: list[Operand]
     by_access: dict[int, Operand] = field(default_factory=dict)  # id(op) -> operand
     vmem_bytes: int = 0
-
-    def is_empty(self, plan: Plan) -> bool:
-        """Whether the launch does nothing: it has no tiles, or every tensor that it writes is empty."""
-        shapes = [tuple(evaluate(d, plan.blocks) for d in plan.program.types[r.id].shape) for r in refs_in(self.op.args[1])]
-        return 0 in self.trips or all(0 in shape for shape in shapes)
+    empty: bool = False  # it does nothing
 
     @property
     def folded_steps(self) -> int:
@@ -215,13 +212,20 @@ class _Planner:
         self.visit(self.op.regions[0], (), certain=True, runs=True)
         folded = [loop for loop in self.loops if loop.strategy is LoopStrategy.GRID]
         launch = Launch(self.op, f"launch_{ordinal}", self.windows, axes, trips, self.loops, folded, [])
-        if not launch.is_empty(self.plan):
+        launch.empty = self.does_nothing(trips)
+        if not launch.empty:
             self.make_operands(launch)
             if self.target.is_tpu:
                 for operand in launch.operands:
                     self.check_tiling(operand)
             launch.vmem_bytes = self.bill(launch)
         return launch
+
+    def does_nothing(self, trips: tuple[int, ...]) -> bool:
+        """Whether a launch has no tiles, or none of its stores has an element to write."""
+        written = {a.tensor for a in self.accesses if a.memory.writes}
+        prints = any(op.name == "hl.print" for op in walk(self.op.regions[0]))
+        return 0 in trips or (not prints and all(0 in self.windows.shape(tensor) for tensor in written))
 
     def visit(self, region: Region, nest: tuple[Loop, ...], *, certain: bool, runs: bool) -> None:
         """Finds loops and accesses. ``certain``: no branch is around them; ``runs``: no loop that has no tiles is."""
@@ -298,6 +302,7 @@ class _Planner:
             place = self.windows.everything(accesses)
         operand = self.operand(launch, tensor, place)
         operand.written, operand.init = True, init
+        operand.alias = init and not self.windows.visits_all(tensor, place)
         return operand
 
     def operand(self, launch: Launch, tensor: int, place: Place | None) -> Operand:

@@ -153,7 +153,10 @@ def _first_carry(program: Program, state: State, init: Any, param: int) -> jax.A
     """A carried variable at the start of a loop. It has no more elements than the tiles around the loop give it."""
     value = jnp.asarray(_value(state, init), program.types[param].dtype)
     full = shape_of(program, param, state.blocks)
-    bound = [min([n, *(state.tiles[a].size for a in axes if a in state.tiles)]) for n, axes in zip(full, state.tags[param], strict=True)]
+    bound = [
+        min([n, *(state.tiles[tag.axis].size * tag.factor for tag in tags if tag.axis in state.tiles)])
+        for n, tags in zip(full, state.tags[param], strict=True)
+    ]
     if value.ndim == 0:
         return jnp.broadcast_to(value, bound)
     size = tuple(map(min, bound, value.shape))

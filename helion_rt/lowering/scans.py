@@ -82,11 +82,7 @@ def write_last(w: KernelWriter, op: Op) -> None:
 def size_text(w: KernelWriter, values: tuple[Ref, ...], dim: int) -> str:
     """How many elements along ``dim`` all of ``values`` have, those of a ragged last tile."""
     dim %= len(w.shape(values[0].id))
-    axes = sorted({axis for x in values for tag in w.tags.get(x.id, ())[dim : dim + 1] for axis in tag})
-    held = str(w.shape(values[0].id)[dim])
-    for axis in axes:
-        held = f"jnp.minimum({held}, {w.end(axis)} - ({w.positions[axis].begin}))"
-    return held
+    return w.held(w.shape(values[0].id)[dim], frozenset().union(*(w.tag(x, dim) for x in values)))
 
 
 # Operations that are written here; those of ATen only for a TPU.

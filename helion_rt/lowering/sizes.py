@@ -102,11 +102,12 @@ def _viewed(program: Program, op: Op, full: Shape, true: Shape, result: Shape) -
 
 def _contracted(full: Sequence[Shape], true: Sequence[Shape], result: Shape) -> tuple[list[Shape], Shape]:
     a, b = true[0], true[1]
-    inner, batch = min(a[-1], b[-2]), tuple(map(min, a[:-2], b[:-2]))
-    shape = (*batch, a[-2], b[-1])
+    inner = min(a[-1], b[-2])
+    shape = (*common([full[0][:-2], full[1][:-2]], [a[:-2], b[:-2]], result[:-2]), a[-2], b[-1])
     if len(true) > 2:  # the accumulator may broadcast
         shape = common([result, full[2]], [shape, true[2]], result)
-    cut = [(*shape[:-1], inner), (*shape[:-2], inner, shape[-1])]
+    batches = (prefix(f[:-2], t[:-2], shape[:-2], result[:-2]) for f, t in zip(full[:2], (a, b), strict=True))
+    cut = [(*next(batches), shape[-2], inner), (*next(batches), inner, shape[-1])]
     return [*cut, *(prefix(f, t, shape, result) for f, t in zip(full[2:], true[2:], strict=True))], shape
 
 

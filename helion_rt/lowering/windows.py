@@ -20,7 +20,7 @@ from ..program.expr import BinExpr, Block, Expr, evaluate
 from ..program.ir import Arg, Op, Program, Ref, Region, Span, TileIndex, walk
 from ..program.regions import axes_of
 from ..targets import Target
-from .masks import Tags, infer_tags
+from .masks import NONE, Tags, infer_tags, tile_tags
 from .memory import Memory, selected_dims
 from .ops import ITEMSIZE
 
@@ -306,12 +306,19 @@ class Windows:
         value = access.memory.value
         found = self.tags.get(value.id, ()) if isinstance(value, Ref) else ()
         dims = selected_dims(access.index, self.shape)[-len(found) :] if found else ()
-        own = [{s.element.axis} if isinstance(s.element, TileIndex) else set() for s in dims]
+        own = [tile_tags(s.element.axis) if isinstance(s.element, TileIndex) else NONE for s in dims]
         return len(dims) != len(found) or any(not tags <= axes for tags, axes in zip(found, own, strict=True))
 
     def spans(self, axis: int, extent: int) -> bool:
         info = self.program.axes[axis]
         return not isinstance(info.end, Ref) and info.begin == 0 and self.value(info.end) == extent
+
+    def visits_all(self, tensor: int, place: Place) -> bool:
+        """Whether the blocks of ``place`` that are visited are all there are."""
+        shape = self.shape(tensor)
+        dims = zip(place.window[len(place.window) - len(shape) :], shape, strict=True)
+        fixed = place.follows is None or not place.follows.dynamic
+        return fixed and all(d.kind is DimKind.WHOLE or (d.axis is not None and self.spans(d.axis, n)) for d, n in dims)
 
     def sliced(self, access: Access, window: Window, axes: set[int]) -> bool:
         """Whether one of ``axes`` chooses a part of ``window``."""

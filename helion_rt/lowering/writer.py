@@ -17,10 +17,10 @@ from ..exc import PlanError
 from ..program.expr import evaluate
 from ..program.ir import Arg, Op, Ref, Region, TensorType, walk
 from . import ops, scans
-from .inline import write_inline
 from .evaluate import count, expression, resolve
+from .inline import write_inline
 from .layout import Form, infer_forms, phys_shape
-from .masks import Tags, infer_tags
+from .masks import Tag, Tags, infer_tags
 from .ops import Kind, Operand, Result, dtype_text, literal
 from .plan import Launch, Plan
 
@@ -273,7 +273,10 @@ class KernelWriter:
             a, b, acc = op.args[0], op.args[1], op.args[2]
             assert isinstance(a, Ref) and isinstance(b, Ref)
             rank = len(self.shape(a.id))
-            left, right = self.masked(a, Form.ROW, (rank - 1,), "0"), self.masked(b, Form.ROW, (rank - 2,), "0")
+            inner = rank - 1, len(self.shape(b.id)) - 2
+            # An element that one of them does not have must be 0 in both: 0 times what is undefined may be NaN.
+            tags = self.tag(a, inner[0]) | self.tag(b, inner[1])
+            left, right = (self.masked(x, Form.ROW, (d,), "0", tags) for x, d in zip((a, b), inner, strict=True))
             return [left, right, self.operand(acc, Form.ROW)], kwargs
         return [self.operand(a, Form.ROW) for a in op.args], kwargs
 
@@ -285,11 +288,15 @@ class KernelWriter:
 
     # ---------------------------------------------------------------------------------------- masks
 
-    def masked(self, ref: Ref, form: Form, dims: Sequence[int], fill: str) -> Operand:
-        """``ref`` with elements that do not exist along ``dims`` replaced by ``fill``."""
-        operand: Operand = self.operand(ref, form)
+    def tag(self, ref: Ref, dim: int) -> frozenset[Tag]:
+        """What bounds dimension ``dim`` of a value."""
         tags: Tags = self.tags.get(ref.id, ())
-        bounds = [(d, axis) for d in dims if d < len(tags) for axis in sorted(tags[d])]
+        return tags[dim] if dim < len(tags) else frozenset()
+
+    def masked(self, ref: Ref, form: Form, dims: Sequence[int], fill: str, more: frozenset[Tag] = frozenset()) -> Operand:
+        """``ref`` with elements that do not exist along ``dims`` (bounded by ``more`` too) replaced by ``fill``."""
+        operand: Operand = self.operand(ref, form)
+        bounds = [(d, tag) for d in dims for tag in sorted(self.tag(ref, d) | more)]
         if not bounds:
             return operand
         key = (ref.id, form, fill, tuple(bounds))
@@ -298,17 +305,33 @@ class KernelWriter:
             text = self.assign(key, f"{operand.text}_masked", self.mask(operand.text, fill, [(operand.phys_dim(d), a) for d, a in bounds]))
         return Operand(text, operand.shape, operand.phys, operand.dtype)
 
-    def mask(self, text: str, fill: str, bounds: Sequence[tuple[int, int]]) -> str:
-        """``text`` with ``fill`` where a position along a physical dimension is past the end of its axis."""
-        tests = ", ".join(f"({d}, {self.positions[axis].begin}, {self.end(axis)})" for d, axis in bounds)
+    def mask(self, text: str, fill: str, bounds: Sequence[tuple[int, Tag]]) -> str:
+        """``text`` with ``fill`` where an element along a physical dimension does not exist."""
+        tests = ", ".join(self.bound_text(d, tag) for d, tag in bounds)
         return f"_mask({text}, {fill}, {tests})"
 
-    def counted_axes(self, op: Op) -> list[tuple[int, ...]]:
-        """The axes that bound each of the dimensions that ``hl.count`` counts, where any do."""
+    def bound(self, tag: Tag) -> tuple[str, str]:
+        """The first position of a dimension, and the end of those that exist."""
+        first, end = self.positions[tag.axis].begin, self.end(tag.axis)
+        return (first, end) if tag.factor == 1 else (f"({first}) * {tag.factor}", f"({end}) * {tag.factor}")
+
+    def bound_text(self, dim: int, tag: Tag) -> str:
+        """A bound as the helpers take it."""
+        return f"({dim}, {', '.join(self.bound(tag))})"
+
+    def held(self, size: int, tags: frozenset[Tag]) -> str:
+        """How many elements of a dimension of ``size`` exist."""
+        text = str(size)
+        for first, end in map(self.bound, sorted(tags)):
+            text = f"jnp.minimum({text}, {end} - ({first}))"
+        return text
+
+    def counted_axes(self, op: Op) -> list[frozenset[Tag]]:
+        """What bounds each of the dimensions that ``hl.count`` counts, where any do."""
         x, dims = op.args[:2]
         assert isinstance(x, Ref) and isinstance(dims, tuple)
         tags = self.tags.get(x.id, ())
-        return [tuple(sorted(tags[d])) for d in dims if isinstance(d, int) and d < len(tags) and tags[d]]
+        return [tags[d] for d in dims if isinstance(d, int) and d < len(tags) and tags[d]]
 
     def count_text(self, op: Op) -> str:
         """``hl.count`` where a last tile can have fewer elements than its block."""
@@ -318,10 +341,7 @@ class KernelWriter:
         text = str(math.prod(shape[d] for d in dims if isinstance(d, int) and not tags[d]))
         for d in dims:
             assert isinstance(d, int)
-            held = str(shape[d])
-            for axis in sorted(tags[d]):
-                held = f"jnp.minimum({held}, {self.end(axis)} - ({self.positions[axis].begin}))"
-            text = f"{text} * {held}" if tags[d] else text
+            text = f"{text} * {self.held(shape[d], tags[d])}" if tags[d] else text
         return f"({text}).astype({dtype}) - {literal(correction, self.type(op.results[0]).dtype)}"
 
     def end(self, axis: int) -> str:
@@ -384,11 +404,11 @@ class KernelWriter:
         """``carried``; elements that the loop's own ``axes`` do not have keep the value they had."""
         text = self.carried(x, param)
         tags = self.tags.get(x.id, ()) if isinstance(x, Ref) else ()
-        bounds = [(d, axis) for d, found in enumerate(tags) for axis in sorted(found) if axis in axes]
+        bounds = [(d, tag) for d, found in enumerate(tags) for tag in sorted(found) if tag.axis in axes]
         if not bounds:
             return text
         old: Operand = self.operand(Ref(param), self.form(param))
-        return self.mask(text, old.text, [(old.phys_dim(d), axis) for d, axis in bounds])
+        return self.mask(text, old.text, [(old.phys_dim(d), tag) for d, tag in bounds])
 
 
 def _scalar(text: str, at: Position) -> str:

@@ -8,15 +8,17 @@ function of arrays that calls kernels.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.custom_batching
+import jax.custom_derivatives
 
 from helion_rt.config import Config, LoopStrategy
-from helion_rt.exc import DifferentiationError
+from helion_rt.exc import DifferentiationError, NoGradient
 from helion_rt.program.ir import ArgKind, Program, output_leaves
 
 from . import door
@@ -80,7 +82,7 @@ def replaced(args: Any, values: dict[Path, Any], here: Path = ()) -> Any:
 def for_jax(kernel: Kernel, program: Program, function: Callable[..., Any], args: tuple[Any, ...]) -> Callable[..., Any]:
     """``function`` of a program (flat arrays to flat outputs) with the derivative that the kernel has, or an error that says it has none.
 
-    Numbers, and what callables reach, have no gradient: they are closed over, and JAX says so if one is asked for.
+    Numbers have no gradient. What callables reach has none either, and an error says so if one is asked for.
     """
     backward = kernel.backward
     if backward is None:
@@ -88,8 +90,9 @@ def for_jax(kernel: Kernel, program: Program, function: Callable[..., Any], args
     if program.mutated:
         return _without(kernel, function, *_IN_PLACE)
     params = program.array_params
-    outer = (len(kernel.parameters),)  # where what the kernel's own function reaches is
-    free = [i for i, p in enumerate(params) if p.kind is ArgKind.TENSOR and p.path[:1] != outer and _is_given(args, p.path)]
+    free = [i for i, p in enumerate(params) if p.kind is ArgKind.TENSOR]
+    reached = {i for i in free if params[i].path[:1] == (len(kernel.parameters),) or not _is_given(args, params[i].path)}
+    leaves = output_leaves(program.outputs)
 
     def call(*arrays: Any) -> tuple[Any, ...]:
         def forward(*some: Any) -> tuple[Any, ...]:
@@ -98,23 +101,34 @@ def for_jax(kernel: Kernel, program: Program, function: Callable[..., Any], args
                 every[i] = array
             return tuple(function(*every))
 
-        def save(*some: Any) -> tuple[Any, Any]:
+        def save(*primals: Any) -> tuple[Any, Any]:
+            for i, primal in zip(free, primals, strict=True):
+                if i in reached and primal.perturbed:
+                    raise _refusal(kernel, f"'{params[i].name}' is reached by a callable, and no argument", "pass it as an argument")
+            some = tuple(primal.value for primal in primals)
             outputs = forward(*some)
             return outputs, (some, outputs if backward.save_outputs else ())
 
         def pull(saved: Any, cotangents: Any) -> tuple[Any, ...]:
             some, outputs = saved
-            leaves = len(output_leaves(program.outputs))
-            given = replaced(args[: len(kernel.parameters)], {params[i].path: array for i, array in zip(free, some, strict=True)})
-            grads = backward(cotangents[:leaves], outputs[:leaves], given, floating(given))
-            found = [grads.get(params[i].path) for i in free]
-            return tuple(None if g is None else g.astype(a.dtype) for g, a in zip(found, some, strict=True))
+            given = replaced(args[: len(kernel.parameters)], {params[i].path: a for i, a in zip(free, some, strict=True) if i not in reached})
+            grads = [_materialised(c, program.type_of(leaf).dtype) for c, leaf in zip(cotangents, leaves, strict=True)]
+            found = backward(grads, outputs, given, floating(given))
+            result = [None if i in reached else found.get(params[i].path) for i in free]
+            return tuple(None if g is None else g.astype(a.dtype) for g, a in zip(result, some, strict=True))
 
         derivable = jax.custom_vjp(forward)
-        derivable.defvjp(save, pull)
+        derivable.defvjp(save, pull, symbolic_zeros=True)
         return derivable(*(arrays[i] for i in free))
 
     return call
+
+
+def _materialised(cotangent: Any, dtype: str) -> Any:
+    """A cotangent as an array; one that is zero, as that of an integer is, as zeros of the output's dtype."""
+    if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
+        return cotangent
+    return jax.numpy.zeros(cotangent.aval.shape, "int32" if dtype == door.WIDE else dtype)
 
 
 def batchable(function: Callable[..., Any], config: Config | None, target: Target) -> Callable[..., Any]:
@@ -159,6 +173,8 @@ def torch_call(kernel: Kernel, bound: tuple[Any, ...], leaves: Sequence[tuple[Pa
 
     backward = kernel.backward
     assert backward is not None
+    bound = kernel.look_inside(bound)
+    warn_of_reached(kernel, bound, stacklevel=4)
     holder: list[Any] = []
 
     class Call(torch.autograd.Function):
@@ -186,6 +202,27 @@ def torch_call(kernel: Kernel, bound: tuple[Any, ...], leaves: Sequence[tuple[Pa
     return _refilled(holder[0], iter(outputs))
 
 
+def reached_and_required(args: Sequence[Any]) -> str | None:
+    """The name of a tensor that requires grad and that a callable reaches."""
+    if not door.grad_is_enabled():
+        return None
+    for value in args:
+        if isinstance(value, call_facts.Opened):
+            for name, array in zip(value.names, value[1:], strict=True):
+                if door.is_torch(array) and array.requires_grad:
+                    return name
+        elif type(value) in (tuple, list) and (name := reached_and_required(value)):
+            return name
+    return None
+
+
+def warn_of_reached(kernel: Kernel, bound: tuple[Any, ...], stacklevel: int) -> None:
+    """A gradient that is not there must not be taken for one that is zero."""
+    if (name := reached_and_required(bound)) and NoGradient not in kernel.settings.ignore_warnings:
+        message = f"'{name}', which kernel '{kernel.name}' reaches, requires grad: it gets no gradient"
+        warnings.warn(message, NoGradient, stacklevel=stacklevel)
+
+
 def _torch_leaves(result: Any) -> list[Any]:
     if isinstance(result, (tuple, list)):
         return [leaf for item in result for leaf in _torch_leaves(item)]
@@ -198,4 +235,4 @@ def _refilled(result: Any, leaves: Any) -> Any:
     return next(leaves) if door.is_torch(result) else result
 
 
-__all__ = ["Backward", "batchable", "floating", "for_jax", "torch_call"]
+__all__ = ["Backward", "batchable", "floating", "for_jax", "required", "torch_call", "warn_of_reached"]

@@ -61,12 +61,12 @@ class Family:
 
     def widen(self, program: Program, paths: tuple[tuple[Any, ...], ...]) -> bool:
         """Tell the slots apart by what ``program`` is specialised to, too. Is that new? Then the old slots cannot be found any more."""
-        readers = {**dict.fromkeys(self.readers), **dict.fromkeys(probes.reader(p.program) for p in program.probes)}
+        readers = {r.program: r for r in (*self.readers, *(probes.reader(p.program) for p in program.probes))}
         if set(paths) <= set(self.paths) and len(readers) == len(self.readers):
             return False
         for old in self.slots.values():
             registry.drop(old)
-        self.paths, self.readers = tuple(sorted({*self.paths, *paths}, key=repr)), tuple(readers)
+        self.paths, self.readers = tuple(sorted({*self.paths, *paths}, key=repr)), tuple(readers.values())
         self.slots, self.recent = {}, None
         return True
 
@@ -202,9 +202,9 @@ class Kernel:
 
         Callables are opened (see ``capture.reach``); a function that reaches arrays itself is the last one, opened.
         """
-        return self._look_inside(self._plain(*args, **kwargs))
+        return self.look_inside(self._plain(*args, **kwargs))
 
-    def _look_inside(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
+    def look_inside(self, plain: tuple[Any, ...]) -> tuple[Any, ...]:
         """``plain`` with all that is reached; the calls to come know whether to look."""
         if not self._opens_self and len(reach.opened(inspect.unwrap(self.fn))) > 1:
             self._opens = self._opens_self = True
@@ -250,7 +250,7 @@ class Kernel:
         """The program that serves bound arguments. Raises ``InputError`` for what no call can have."""
         try:
             self._refuse(bound)
-            return self._slot(self._look_inside(bound))[0].program
+            return self._slot(self.look_inside(bound))[0].program
         except InputError as error:
             raise self._placed(error) from None
 
@@ -284,8 +284,8 @@ class Kernel:
             return self._eagerly(bound)
         try:
             self._refuse(bound)
+            bound = self.look_inside(bound)
             self._warn_of_gradients(bound)
-            bound = self._look_inside(bound)
             with _collection_deferred():
                 slot, family = self._slot(bound)
         except InputError as error:
@@ -371,10 +371,10 @@ class Kernel:
             raise InputError("torch tensors and JAX arrays in one call", hint="convert one kind, e.g. with torch.from_dlpack(array)")
 
     def _warn_of_gradients(self, bound: tuple[Any, ...]) -> None:
-        if self.backward is not None or not gradients.required(bound) or NoGradient in self.settings.ignore_warnings:
-            return
-        message = f"an argument of kernel '{self.name}' requires grad, but the kernel has no backward=: its outputs carry no gradient"
-        warnings.warn(message, NoGradient, stacklevel=5)
+        gradients.warn_of_reached(self, bound, stacklevel=6)
+        if self.backward is None and gradients.required(bound[: len(self._names)]) and NoGradient not in self.settings.ignore_warnings:
+            message = f"an argument of kernel '{self.name}' requires grad, but the kernel has no backward=: its outputs carry no gradient"
+            warnings.warn(message, NoGradient, stacklevel=5)
 
     def _placed(self, error: InputError) -> InputError:
         return InputError(error.message, **{**self._place(), "hint": error.hint})

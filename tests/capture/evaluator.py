@@ -10,6 +10,11 @@ import torch
 from helion_rt.program.expr import BinExpr, Block, evaluate
 from helion_rt.program.ir import DType, Op, Program, Ref, Region, Span, TileIndex
 
+COMBINE = {
+    "add": torch.add, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and, "or": torch.bitwise_or,
+    "xor": torch.bitwise_xor, "xchg": lambda a, b: b,
+}  # fmt: skip
+
 
 def run(program: Program, args: list[Any], blocks: list[int] | tuple[int, ...] = ()) -> tuple[Any, list[torch.Tensor]]:
     """(what the kernel returns, new contents of its mutated arguments) for arrays of the TENSOR and SCALAR params."""
@@ -154,11 +159,14 @@ class _Run:
 
     def do_store(self, op: Op) -> Any:
         ref, index, value, *mask = op.args
-        self.write(self.contents[ref.id], self.placed(self.contents[ref.id], index), self.value(value), self.value(mask[0]) if mask else True)
+        contents = self.contents[ref.id]
+        self.write(contents, self.placed(contents, index), self.value(value), self.value(mask[0]) if mask else True)
 
     def write(self, tensor: torch.Tensor, at: torch.Tensor, value: Any, mask: Any) -> None:
         keep = torch.as_tensor(mask).expand(at.shape)
-        tensor.view(-1)[at[keep]] = torch.as_tensor(value, dtype=tensor.dtype).expand(at.shape)[keep]
+        flat = tensor.flatten().clone()
+        flat[at[keep]] = torch.as_tensor(value, dtype=tensor.dtype).expand(at.shape)[keep]
+        tensor.copy_(flat.view(tensor.shape))
 
     def do_atomic(self, op: Op) -> Any:
         kind, ref, index, *rest = op.args
@@ -168,17 +176,15 @@ class _Run:
         old = tensor.reshape(-1)[at].clone()
         value = torch.as_tensor(value, dtype=tensor.dtype).expand(at.shape)
         keep = torch.as_tensor(True if mask is None else mask).expand(at.shape)
-        functions = {"add": torch.add, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and, "or": torch.bitwise_or}
-        functions |= {"xor": torch.bitwise_xor, "xchg": lambda a, b: b}
-        flat = tensor.view(-1)
-        for position, item, on, want in zip(
-            at.flatten().tolist(), value.flatten(), keep.flatten().tolist(), torch.as_tensor(0 if expected is None else expected).expand(at.shape).flatten(),
-            strict=True,
-        ):  # fmt: skip
+        flat = tensor.flatten().clone()
+        wanted = torch.as_tensor(0 if expected is None else expected).expand(at.shape)
+        each = zip(at.flatten().tolist(), value.flatten(), keep.flatten().tolist(), wanted.flatten(), strict=True)
+        for position, item, on, want in each:
             if on and kind == "cas":
                 flat[position] = item if flat[position] == want else flat[position]
             elif on:
-                flat[position] = functions[kind](flat[position], item)
+                flat[position] = COMBINE[kind](flat[position], item)
+        tensor.copy_(flat.view(tensor.shape))
         return old
 
     def do_tile_index(self, op: Op) -> Any:

@@ -128,7 +128,7 @@ def chosen(x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
     for row in hl.grid(x.size(0)):
         i = at[row]
         first = x[i] if 0 <= i < x.size(0) else 0.0
-        both = 1.0 if i > 0 and not i == 2 else 2.0
+        both = 1.0 if i > 0 and not (i == 2 or i == 3) else 2.0
         either = 1 if i < 0 or i > 2 or x[row] > 100 else 0
         out[row] = first + both + either
     return out
@@ -283,7 +283,8 @@ def _wide_condition(x: torch.Tensor) -> None:
 
 
 REFUSED = [
-    (_one_branch, "'v' is assigned in one branch only"), (_two_shapes, "one shape and dtype in both"), (_two_kinds, "only tensors and numbers"),
+    (_one_branch, "'v' is assigned in one branch only"), (_two_shapes, "one shape and dtype in both"),
+    (_two_kinds, "only tensors and numbers"),
     (_break, "'break'"), (_raise, "'raise'"), (_return, "'return'"), (_nested_continue, "'continue'"), (_wide_condition, "condition"),
 ]  # fmt: skip
 

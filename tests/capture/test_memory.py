@@ -407,7 +407,8 @@ def _whole_mask(x: torch.Tensor, n: torch.Tensor) -> None:
 
 
 REFUSED = [
-    (_without_lanes, "lanes"), (_sum_without_lanes, "lanes"), (_variance, "jagged"), (_jagged_outside, "hl.jagged_tile of a host"), (_unknown_length, "length"),
+    (_without_lanes, "lanes"), (_sum_without_lanes, "lanes"),
+    (_variance, "jagged"), (_jagged_outside, "hl.jagged_tile of a host"), (_unknown_length, "length"),
     (_barrier, "hl.barrier in a tile loop"), (_atomic_on_a_tile, "whole tensor"), (_whole_mask, "mask"),
 ]  # fmt: skip
 
@@ -451,3 +452,18 @@ def test_masks_are_arguments_of_the_program() -> None:
     program = program_of(masked_store, rand(4, 4))
     (store,) = [op for op in walk(program.host) if op.name == "hl.store"]
     assert len(store.args) == 4 and isinstance(store.args[3], Ref)
+
+
+def test_blocks_of_unbounded_loops_are_as_long_as_what_they_index() -> None:
+    def kernel(x: torch.Tensor, offsets: torch.Tensor, wide: torch.Tensor) -> torch.Tensor:
+        out = torch.zeros([offsets.size(0) - 1])
+        for row in hl.grid(out.size(0)):
+            start = offsets[row]
+            total = hl.zeros([])
+            for tile in hl.tile(offsets[row + 1] - start):
+                total = total + x[start + tile.index].sum()
+            out[row] = total + wide[0]
+        return out
+
+    program = program_of(kernel, rand(12), ints(0, 5, 12), rand(5000))
+    assert [b.extent for b in program.blocks if b.fixed is None] == [12]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax.numpy as jnp
@@ -48,6 +49,23 @@ def of_tiles(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 def test_min_and_max_of_tiles() -> None:
     x, y = rand(24), rand(24) * 2
     check(of_tiles, (x, y), (8,), torch.minimum(x, y).clamp(max=0.5) + torch.maximum(x, y) + 4 + x.abs())
+
+
+def rounded(x: torch.Tensor) -> torch.Tensor:
+    out = torch.empty(x.size(0), dtype=torch.int32)
+    for tile in hl.tile(x.size(0)):
+        v: Any = x[tile] * 7
+        quotient, rest = divmod(tile.index, 3)
+        out[tile] = round(v) + math.floor(v) * 10 + math.ceil(v) * 100 + math.trunc(v) * 1000 + quotient * 3 + rest + sum([tile.begin, 1])
+    return out
+
+
+def test_rounding_and_divmod() -> None:
+    x = rand(16)
+    v = x * 7
+    begin = torch.arange(16) // 4 * 4
+    expected = v.round() + v.floor() * 10 + v.ceil() * 100 + v.trunc() * 1000 + torch.arange(16) + begin + 1
+    check(rounded, (x,), (4,), expected.to(torch.int32))
 
 
 def of_block_sizes(x: torch.Tensor) -> torch.Tensor:
@@ -145,3 +163,25 @@ def comparing(x: torch.Tensor) -> torch.Tensor:
 def test_a_block_size_compared_in_plain_code_is_refused() -> None:
     with pytest.raises(Unsupported, match="assert a comparison"):
         program_of(comparing, rand(64))
+
+
+def test_on_ragged_tiles_end_to_end() -> None:
+    n = 21
+    x, y = rand(n), rand(n) * 2
+    begin = torch.arange(n) // 8 * 8
+    expected = (torch.clamp(begin + 8, max=n) - 1) * 100 + torch.clamp(begin, min=3)
+    run = helion_rt.kernel(last_of_chunk, config=helion_rt.Config(block_sizes=[8]))
+    torch.testing.assert_close(run(x), expected.to(torch.int32))
+    doubles = torch.minimum(x, y).double().clamp(max=0.5) + torch.maximum(x, y).double() + 4 + x.double().abs()
+    run = helion_rt.kernel(of_tiles, config=helion_rt.Config(block_sizes=[8]))
+    torch.testing.assert_close(run(x, y).double(), doubles, rtol=1e-6, atol=1e-6)
+
+
+def test_a_forced_config_that_breaks_an_assertion_is_an_error_at_its_line() -> None:
+    x = rand(48)
+    with pytest.raises(PlanError, match="the kernel asserts 48 % 32") as error:
+        helion_rt.kernel(asserting, config=helion_rt.Config(block_sizes=[32]))(x)
+    assert "assert n % block == 0" in str(error.value)
+    out = helion_rt.kernel(asserting)(x)
+    assert out.shape[0] in (1, 2, 3, 4, 6, 12)
+    torch.testing.assert_close(out.double(), x.double().reshape(out.shape[0], -1).sum(1), rtol=1e-5, atol=1e-5)

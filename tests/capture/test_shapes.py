@@ -12,30 +12,34 @@ import torch
 from helion_rt.capture import shapes
 
 _aten = torch.ops.aten
-F, I, B = torch.randn(3, 4), torch.randint(1, 9, (3, 4)), torch.randn(3, 4) > 0
+FLOATS, INTS, BOOLS = torch.randn(3, 4), torch.randint(1, 9, (3, 4)), torch.randn(3, 4) > 0
 BATCH = torch.randn(2, 3, 3)
 
 CASES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any]]] = {
-    "floor_divide of ints": (_aten.floor_divide.default, (I, I[0]), {}),
-    "floor_divide by a number": (_aten.floor_divide.Scalar, (F, 2), {}),
-    "rsub": (_aten.rsub.Tensor, (F, I), {}),
-    "rsub of a number": (_aten.rsub.Scalar, (I, 2), {}),
-    "where of numbers": (_aten.where.Scalar, (B, 1.0, 0.0), {}),
-    "where of a number and a tensor": (_aten.where.ScalarSelf, (B, 1.0, F[:1]), {}),
-    "where of a tensor and a number": (_aten.where.ScalarOther, (B, F, 1), {}),
-    "any of dimensions": (_aten.any.dims, (B, [0, 1]), {}),
-    "all of dimensions": (_aten.all.dims, (B, [1], True), {}),
-    "var of dimensions": (_aten.var.dim, (F, [1]), {}),
-    "var": (_aten.var.default, (F,), {}),
-    "var_mean": (_aten.var_mean.dim, (F, [0], True, True), {}),
+    "floor_divide of ints": (_aten.floor_divide.default, (INTS, INTS[0]), {}),
+    "floor_divide by a number": (_aten.floor_divide.Scalar, (FLOATS, 2), {}),
+    "rsub": (_aten.rsub.Tensor, (FLOATS, INTS), {}),
+    "rsub of a number": (_aten.rsub.Scalar, (INTS, 2), {}),
+    "where of numbers": (_aten.where.Scalar, (BOOLS, 1.0, 0.0), {}),
+    "where of a number and a tensor": (_aten.where.ScalarSelf, (BOOLS, 1.0, FLOATS[:1]), {}),
+    "where of a tensor and a number": (_aten.where.ScalarOther, (BOOLS, FLOATS, 1), {}),
+    "any of dimensions": (_aten.any.dims, (BOOLS, [0, 1]), {}),
+    "all of dimensions": (_aten.all.dims, (BOOLS, [1], True), {}),
+    "var of dimensions": (_aten.var.dim, (FLOATS, [1]), {}),
+    "var": (_aten.var.default, (FLOATS,), {}),
+    "var_mean": (_aten.var_mean.dim, (FLOATS, [0], True, True), {}),
 }
+
+
+def on_meta(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(a.to("meta") if isinstance(a, torch.Tensor) else a for a in args)
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_a_rule_gives_what_pytorch_gives(case: str) -> None:
     func, args, kwargs = CASES[case]
     expected = func(*args, **kwargs)
-    got = shapes.infer(func, tuple(a.to("meta") if isinstance(a, torch.Tensor) else a for a in args), kwargs)
+    got = shapes.infer(func, on_meta(args), kwargs)
     for a, b in zip(got if isinstance(got, tuple) else (got,), expected if isinstance(expected, tuple) else (expected,), strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
 
@@ -45,13 +49,13 @@ def test_products_with_a_dtype_of_their_own() -> None:
     out = shapes.infer(_aten.bmm.dtype, (a, a, torch.float32), {})
     assert (out.shape, out.dtype) == (torch.Size((2, 3, 3)), torch.float32)
     with pytest.raises(ValueError, match="a product of"):
-        shapes.infer(_aten.mm.dtype, (F.to("meta"), F.to("meta"), torch.float32), {})
+        shapes.infer(_aten.mm.dtype, (FLOATS.to("meta"), FLOATS.to("meta"), torch.float32), {})
 
 
 def test_rules_import_neither_dynamo_nor_sympy() -> None:
     code = (
         "import sys, torch; from tests.capture import test_shapes as t; from helion_rt.capture import shapes;"
-        "[shapes.infer(f, tuple(a.to('meta') if isinstance(a, torch.Tensor) else a for a in args), kw) for f, args, kw in t.CASES.values()];"
+        "[shapes.infer(f, t.on_meta(args), kw) for f, args, kw in t.CASES.values()];"
         "t.test_products_with_a_dtype_of_their_own();"
         "print([m for m in ('torch._dynamo', 'sympy') if m in sys.modules])"
     )

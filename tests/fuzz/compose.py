@@ -1,8 +1,8 @@
 """Random kernels: one text for helion_rt, and one for torch that computes the same on whole arrays.
 
 A value has a *label* for each of its dimensions. The outer loop runs over tiles of some labels, an inner loop over tiles of others, the
-rest are whole (``:``). In the kernel a value is a tile of what the same name stands for in the reference, so that most statements are the same
-text in both; loads, loops and stores differ. A label that an inner loop runs over is gone after the loop: accumulators sum it up.
+rest are whole (``:``). In the kernel a value is a tile of what the same name stands for in the reference, so that most statements are the
+same text in both; loads, loops and stores differ. A label that an inner loop runs over is gone after the loop: accumulators sum it up.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ class Argument:
     name: str
     shape: tuple[int, ...]
     dtype: str
+    below: int | None = None  # positions from 0 to below this, for gathers
 
     def make(self, generator: torch.Generator) -> torch.Tensor:
         """Numbers that every dtype holds exactly enough: floats within 2 of 0, small integers."""
         if self.dtype in FLOATS:
             return (torch.rand(self.shape, generator=generator) * 4 - 2).to(DTYPES[self.dtype])
+        if self.below is not None:
+            return torch.randint(0, self.below, self.shape, generator=generator).to(DTYPES[self.dtype])
         low, high = (0, 2) if self.dtype == "BOOL" else (0, 6) if self.dtype == "U8" else (-5, 6)
         return torch.randint(low, high, self.shape, generator=generator).to(DTYPES[self.dtype])
 
@@ -100,7 +103,7 @@ class Composed:
 
     def reference_function(self, wide: bool) -> Callable[..., Any]:
         """On whole arrays; ``wide``: every float dtype is float64."""
-        return define(self.reference, {"torch": torch, **DTYPES, **({name: torch.float64 for name in FLOATS} if wide else {})})
+        return define(self.reference, {"torch": torch, **DTYPES, **(dict.fromkeys(FLOATS, torch.float64) if wide else {})})
 
 
 _NUMBERS = itertools.count()
@@ -206,11 +209,50 @@ class Composer:
 
     def _argument(self, dims: tuple[str, ...], dtype: str) -> int:
         for i, (argument, labels) in enumerate(zip(self.arguments, self.where, strict=True)):
-            if labels == dims and argument.dtype == dtype and self.maybe():
+            if labels == dims and argument.dtype == dtype and argument.below is None and self.maybe():
                 return i
         self.arguments.append(Argument(f"x{len(self.arguments)}", tuple(self.labels[d].size for d in dims), dtype))
         self.where.append(dims)
         return len(self.arguments) - 1
+
+    def gather(self, dim: str) -> Value:
+        """Rows of a table, one for each position of ``dim``: ``table[index[tile], :]``."""
+        count, width = self.whole_number(1, 9), self.add_label(f"n{len(self.labels)}")
+        index = Argument(f"x{len(self.arguments)}", (self.labels[dim].size,), "I32", count)
+        table = Argument(f"x{len(self.arguments) + 1}", (count, self.labels[width].size), self.pick(tuple(FLOATS)))
+        self.arguments += [index, table]
+        self.where += [(dim,), ("", width)]
+        rows = self.load_from(index.name, (dim,), "I32", float(count))
+        self._note(table.dtype)
+        made = Value(self.name(), (dim, width), table.dtype, 2.0)
+        self.texts.both(f"{made.name} = {table.name}[{rows.name}, :]")
+        return made
+
+    def masked_load(self, dims: tuple[str, ...]) -> Value:
+        """``hl.load`` with a mask by positions."""
+        value = Value("", dims, "F32", 2.0)
+        mask = self.aligned(self.condition(value), dims)
+        argument = self.arguments[self._argument(dims, "F32")]
+        made = Value(self.name(), dims, "F32", 2.0)
+        subscript = self.subscript(dims).replace(":", "slice(None)")
+        self.texts.only_kernel(f"{made.name} = hl.load({argument.name}, [{subscript}], extra_mask={mask.name})")
+        self.texts.only_reference(f"{made.name} = torch.where({mask.name}, {argument.name}[{self.slices(dims)}], 0)")
+        return made
+
+    def branch(self, value: Value) -> Value:
+        """One of two values by a number that is known only when the kernel runs."""
+        flags = Argument(f"x{len(self.arguments)}", (4,), "I32")
+        self.arguments.append(flags)
+        self.where.append(("",))
+        flag = self.name("s")
+        self.texts.both(f"{flag} = {flags.name}[{self.whole_number(0, 3)}]")
+        made = Value(self.name(), value.dims, value.dtype, 2 * value.bound)
+        texts = [f"{value.name} * 2", f"-{value.name}", value.name] if value.dtype in (*FLOATS, "I32") else [value.name]
+        self.texts.both(f"if {flag} > {self.whole_number(-4, 4)}:")
+        self.texts.both(f"    {made.name} = {self.pick(texts)}")
+        self.texts.both("else:")
+        self.texts.both(f"    {made.name} = {self.pick(texts)}")
+        return made
 
     def subscript(self, dims: Sequence[str]) -> str:
         return ", ".join(self.labels[d].tile or ":" for d in dims)
@@ -310,8 +352,8 @@ class Composer:
     def select(self, a: Value, b: Value, dims: tuple[str, ...]) -> Value:
         """One of two by a condition that is exact: of integers, positions, or bools."""
         if a.dtype == "BOOL" and b.dtype == "BOOL":
-            text = self.pick((f"{a.name} & {b.name}", f"{a.name} | {b.name}", f"~{a.name} ^ {b.name}", f"torch.logical_and({a.name}, {b.name})"))
-            return self.emit(text, dims, "BOOL", 1.0)
+            x, y = a.name, b.name
+            return self.emit(self.pick((f"{x} & {y}", f"{x} | {y}", f"~{x} ^ {y}", f"torch.logical_and({x}, {y})")), dims, "BOOL", 1.0)
         mask, value = (a, b) if a.dtype == "BOOL" else (b, a)
         other = self.pick(("0", f"-{value.name}", f"{value.name} * 2")) if value.dtype in (*FLOATS, "I32") else "0"
         return self.emit(f"torch.where({mask.name}, {value.name}, {other})", dims, value.dtype, 2 * value.bound)
@@ -337,6 +379,8 @@ class Composer:
         x, big = value.name, value.bound
         if self.maybe(0.15):
             return self.emit(f"torch.nn.functional.softmax({x}, dim={shown})", value.dims, value.dtype, 1.0)
+        if self.maybe(0.15):
+            return self.emit(f"torch.cumsum({x}, dim={shown})", value.dims, value.dtype, size * big)
         keep = self.maybe(0.4)
         choices = [("sum", size * big), ("amax", big), ("amin", big), ("mean", big)]
         choices += [("var", 2 * big * big)] if size > 1 else []
@@ -376,7 +420,7 @@ class Composer:
             middle = self.emit(f"{value.name}.reshape({', '.join(flat)})", (), value.dtype, value.bound)
             middle = self.emit(f"{middle.name} + 1" if value.dtype in (*FLOATS, "I32") else middle.name, (), value.dtype, value.bound + 1)
             return self.emit(f"{middle.name}.reshape({', '.join(sizes)})", value.dims, value.dtype, middle.bound)
-        new = value.dims + (UNIT,)
+        new = (*value.dims, UNIT)
         return self.emit(f"{value.name}.reshape({', '.join([*sizes, '1'])})", new, value.dtype, value.bound)
 
 

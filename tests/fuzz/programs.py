@@ -38,16 +38,16 @@ class Launches:
         self.outputs: list[tuple[str, tuple[str, ...], str]] = []
         self.tiled: list[str] = []  # labels of the loops around, outermost first
         self.wholes: list[str] = []
-        self.host: tuple[int, int] = (0, 0)  # where the lines of this launch's host code go, in either text
+        self.host: tuple[list[str], list[str]] = ([], [])  # lines of this launch's host code, of the kernel and of the reference
 
     def add(self, number: int) -> None:
         """One launch: ``hl.tile`` over one to three labels, or ``hl.grid`` over one."""
         c = self.c
-        self.host = (len(c.texts.kernel), len(c.texts.reference))
+        starts, self.host = (len(c.texts.kernel), len(c.texts.reference)), ([], [])
         earlier = list(self.outputs)
         outer = 0 if c.maybe(0.1) else c.pick((1, 1, 2, 2, 2, 3))
-        self.tiled = [c.add_label(f"{l}{number}", f"tile_{l}{number}") for l in "abd"[:outer]]
-        self.wholes = [c.add_label(f"{l}{number}") for l in "wz"[: c.pick((0, 1, 1, 2))]]
+        self.tiled = [c.add_label(f"{letter}{number}", f"tile_{letter}{number}") for letter in "abd"[:outer]]
+        self.wholes = [c.add_label(f"{letter}{number}") for letter in "wz"[: c.pick((0, 1, 1, 2))]]
         if outer:
             self._open_tiles()
         else:
@@ -65,6 +65,8 @@ class Launches:
         if c.maybe(0.8) or not any(name.startswith(f"out{number}") for name, _, _ in self.outputs):
             self._statements(pool, c.whole_number(1, 2))
             self._store(pool[-1], number)
+        for lines, start, new in zip((c.texts.kernel, c.texts.reference), starts, self.host, strict=True):
+            lines[start:start] = new
         c.texts.indent = c.texts.reference_indent = 1
         c.grid = None
 
@@ -114,7 +116,13 @@ class Launches:
     def _statement(self, pool: list[Value]) -> Value:
         c = self.c
         value = pool[-1] if c.maybe(0.6) else c.pick(pool)
-        kind = c.whole_number(0, 9)
+        kind = c.whole_number(0, 12)
+        if kind == 10 and any(d in value.dims for d in (*self.tiled, *self.wholes)):
+            return c.gather(c.pick([d for d in value.dims if d in (*self.tiled, *self.wholes)]))
+        if kind == 11 and value.dims and UNIT not in value.dims:
+            return c.masked_load(value.dims)
+        if kind == 12:
+            return c.branch(value)
         if kind == 0:
             return c.select(*self._masked(value))
         if kind == 1 and value.is_float:
@@ -158,7 +166,7 @@ class Launches:
         label = c.labels[k]
         block = f"block_{k}" if label.block is None and c.maybe(0.3) else label.block
         if isinstance(block, str):
-            texts.kernel.insert(self.host[0], f"    {block} = hl.register_block_size({label.size})")
+            self.host[0].append(f"    {block} = hl.register_block_size({label.size})")
         start, inits, ends = len(texts.kernel), [], []
         texts.only_kernel(f"for tile_{k} in hl.tile({label.extent}{f', block_size={block}' if block is not None else ''}):")
         texts.indent += 1
@@ -264,14 +272,42 @@ class Launches:
         everything = (c.grid, *dims) if c.grid else dims
         dtype = c.pick(("F32", value.dtype)) if value.is_float else value.dtype
         name = f"out{number}_{len(self.outputs)}"
+        complete = all(d in dims for d in self.tiled)
+        if complete and self.tiled and dims != tuple(self.tiled[:1]) and value.dtype in ("F32", "I32") and c.maybe(0.2):
+            self._add_up(name, value, c.pick(self.tiled))
+            return
         self.outputs.append((name, everything, dtype))
         covered = all((x.begin, x.end) == (0, x.size) for x in map(c.labels.__getitem__, everything))
-        update = dtype in (*FLOATS, "I32") and c.maybe(0.2)
-        shape = ", ".join(str(c.labels[d].size) for d in everything)
-        made = "torch.empty" if covered and not update else "torch.zeros" if c.maybe() else "torch.ones"
-        for lines, at in ((c.texts.kernel, self.host[0]), (c.texts.reference, self.host[1])):
-            lines.insert(at, f"    {name} = {made}([{shape}], dtype={dtype})")
-        before = f"{name}[{{}}] + " if update and not any(d not in everything for d in self.tiled) else ""
+        update, masked = dtype in (*FLOATS, "I32") and complete and c.maybe(0.2), complete and bool(dims) and c.maybe(0.1)
+        self._allocate(name, everything, dtype, "torch.empty" if covered and not update and not masked else "")
+        before = f"{name}[{{}}] + " if update and not masked else ""
         converted = f"({value.name}).to({dtype})" if before or c.maybe() else value.name
-        c.texts.only_kernel(f"{name}[{self.c.subscript(everything)}] = {before.format(c.subscript(everything))}{converted}")
-        c.texts.only_reference(f"{name}[{self.c.slices(everything)}] = {before.format(c.slices(everything))}{converted}")
+        if masked:
+            mask = c.aligned(c.condition(value), dims).name
+            subscript = c.subscript(everything).replace(":", "slice(None)")
+            c.texts.only_kernel(f"hl.store({name}, [{subscript}], {value.name}, extra_mask={mask})")
+            old = f"{name}[{c.slices(everything)}]"
+            c.texts.only_reference(f"{old} = torch.where({mask}, {value.name}.to({dtype}), {old})")
+            return
+        c.texts.only_kernel(f"{name}[{c.subscript(everything)}] = {before.format(c.subscript(everything))}{converted}")
+        c.texts.only_reference(f"{name}[{c.slices(everything)}] = {before.format(c.slices(everything))}{converted}")
+
+    def _add_up(self, name: str, value: Value, dim: str) -> None:
+        """Summed over a loop by ``hl.atomic_add``: every tile adds its part."""
+        c = self.c
+        at, dims = value.dims.index(dim), tuple(d for d in value.dims if d != dim)
+        everything = (c.grid, *dims) if c.grid else dims
+        self.outputs.append((name, everything, value.dtype))
+        self._allocate(name, everything, value.dtype, "")
+        part = f"{value.name}.sum({at}, dtype={value.dtype})"
+        index = c.subscript(everything).replace(":", "slice(None)")
+        c.texts.only_kernel(f"hl.atomic_add({name}, [{index}], {part})")
+        old = f"{name}[{c.slices(everything)}]" if everything else f"{name}[()]"
+        c.texts.only_reference(f"{old} = {old} + {part}")
+
+    def _allocate(self, name: str, dims: tuple[str, ...], dtype: str, made: str) -> None:
+        """The host's line for an output, the same in both."""
+        shape = ", ".join(str(self.c.labels[d].size) for d in dims)
+        line = f"    {name} = {made or self.c.pick(('torch.zeros', 'torch.ones'))}([{shape}], dtype={dtype})"
+        for lines in self.host:
+            lines.append(line)

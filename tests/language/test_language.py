@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
 import torch
 
 import helion_rt.language as hl
-from helion_rt.exc import Unsupported
 from helion_rt.program.expr import Block, binary
 from helion_rt.program.ir import BlockInfo, Ref, Span
 from tests.capture.evaluator import run

@@ -134,3 +134,22 @@ def scaled_segments(x, offsets):
         for tile in hl.tile(offsets[segment], offsets[segment + 1]):
             out[tile] = x[tile] * (segment + 2)
     return out
+
+
+def row_sums(x):
+    out = x.new_zeros([x.size(0)])
+    for tile in hl.tile(x.size(0)):
+        acc = hl.zeros([tile])
+        for inner in hl.tile(x.size(1)):
+            acc = acc + x[tile, inner].sum(1)
+        out[tile] = acc + 1
+    return out
+
+
+def skipped_rows(x):
+    """An inner loop that is known to have no tiles."""
+    out = torch.ones_like(x)
+    for tile in hl.tile(x.size(0)):
+        for inner in hl.tile(x.size(1), x.size(1)):
+            out[tile, inner] = x[tile, inner]
+    return out

@@ -58,11 +58,15 @@ class Sketch:
                        Region((launch,)), None, mutated)  # fmt: skip
 
 
-def runs(program: Program, blocks: Sequence[int]) -> dict[str, Callable[..., Any]]:
+PATHS = ("plan", "reference")  # on the CPU
+
+
+def runs(program: Program, blocks: Sequence[int], paths: Sequence[str] = PATHS) -> dict[str, Callable[..., Any]]:
     """The program by each of its paths: functions of its arrays. ``tpu``: a plan for a TPU, in JAX's TPU interpreter."""
     config = Config(block_sizes=list(blocks))
-    return {
-        "plan": jax.jit(lambda *arrays: lowering.build(program, config, targets.get("cpu"))(*arrays)),
-        "reference": jax.jit(lowering.reference(program, blocks)),
-        "tpu": lambda *arrays: lowering.lower(program, config, targets.get("tpu7x")).interpret(*arrays),
+    made = {
+        "plan": lambda: jax.jit(lowering.build(program, config, targets.get("cpu"))),
+        "reference": lambda: jax.jit(lowering.reference(program, blocks)),
+        "tpu": lambda: lowering.lower(program, config, targets.get("tpu7x")).interpret,
     }
+    return {path: made[path]() for path in paths}

@@ -155,3 +155,24 @@ def test_programs_with_regions_survive_the_codec(name: str) -> None:
     program = program_of(getattr(kernels, name), args)
     assert decode(encode(program)) == program
     assert fingerprint(simplify(program)) == fingerprint(program)
+
+
+@pytest.mark.parametrize("shape", [(0, 7), (5, 0), (0, 0), (5, 7)])
+def test_loops_without_tiles(shape: tuple[int, int]) -> None:
+    x = rand(*shape)
+    blocks = [min(4, max(1, n)) for n in shape]
+    program = program_of(kernels.row_sums, [x])
+    want = x.double().sum(1) + 1
+    check(kernels.row_sums, [x], want, blocks[: len(program.tunable_blocks)])
+    program = program_of(kernels.skipped_rows, [x])
+    check(kernels.skipped_rows, [x], torch.ones(shape), [1] * len(program.tunable_blocks))
+
+
+def test_many_loops_and_blocks_have_a_default_soon() -> None:
+    """Each loop has its own strategies: where one has a single one, the others are not tried against it."""
+    x, offsets = rand(64, 16), ints(0, 9, 64)
+    program = program_of(kernels.varlen_attention, [x, x, x, offsets])
+    space = Space(program, CPU)
+    assert space.strategies == [(LoopStrategy.FORI,)] * 2
+    space.default()
+    assert len(space._legal) < 50
