@@ -3,10 +3,10 @@
     python -m benchmarks.acceptance_speed --examples DIR --cases FILE [--helion-python PYTHON] [--variants div,rag] [word ...]
 
 First call: the time to the result in a fresh process with empty caches, imports apart (those at the top of modules; what is imported late,
-inside the call, counts), without tuning, ours and Helion's in turn. Second call: in one process, interleaved, ours and the same mathematics
-under ``jax.jit``, both from torch tensors to torch tensors, for the kernels that ``jax_forms`` has. ``--out FILE`` keeps each case's line as
-it is found, and a rerun with the same file goes on where it was; delete it to measure anew. Helion is in an environment of its own: give its
-interpreter.
+inside the call, counts), without tuning, ours and Helion's in turn. Second call: in one process, interleaved, ours and the same
+mathematics under ``jax.jit``, both from torch tensors to torch tensors, for the kernels that ``jax_forms`` has. ``--out FILE`` keeps each
+case's line as it is found, and a rerun with the same file goes on where it was; delete it to measure anew. Helion is in an environment of
+its own: give its interpreter.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def child(side: str, folder: Path, file: Path, case_id: str, variant: str, secon
     wanted = case.expected(*comparison.widened(args))
     start = time.perf_counter()
     out = _wait(kernel(*args))
-    found: dict[str, Any] = {"first": (time.perf_counter() - start) * 1e3, "right": comparison.is_right(out, wanted, case.tolerance, case.pick)}
+    first = (time.perf_counter() - start) * 1e3
+    found: dict[str, Any] = {"first": first, "right": comparison.is_right(out, wanted, case.tolerance, case.pick)}
     if side == "ours" and found["right"]:
         sides = {"ours": lambda: _wait(kernel(*args))}
         jax_side = _in_jax(case, args)

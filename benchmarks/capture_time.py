@@ -4,9 +4,9 @@
 
 Kernels: the ready-made ones, those of a folder written for Helion where one is given (the words choose cases), and a chain of n operations
 made for this. Capture is what the first call of a signature does with nothing stored: alias, source, the runs of the function under trace.
-The same mathematics is the ``jax.numpy`` form in ``jax_forms`` or ``subjects`` where there is one (ratio "to jax"), else our reference path
-of the captured program (ratio "to our reference": the same operations, but tile by tile). Times are the least of ``--rounds``; a kernel that
-cannot be captured is a line with the reason.
+The same mathematics is the ``jax.numpy`` form in ``jax_forms`` or ``subjects`` where there is one (ratio "to jax"), else our reference
+path of the captured program (ratio "to our reference": the same operations, but tile by tile). Times are the least of ``--rounds``; a
+kernel that cannot be captured is a line with the reason.
 """
 
 from __future__ import annotations

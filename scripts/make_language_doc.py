@@ -19,8 +19,8 @@ HEAD = """# The language
 Written by `python -m scripts.make_language_doc` from the code; a test checks that it is up to date. The examples are those of
 `language_examples.py` in this folder: the tests run each on the CPU against torch, and the slow ones compile each for v5e, v6e and tpu7x.
 
-A kernel is a function decorated with `@helion_rt.kernel`. What is outside of its tile loops is host code: it makes tensors, looks at shapes and
-takes views. What is in them is device code: it reads and writes tiles of tensors, and computes with torch's functions on them.
+A kernel is a function decorated with `@helion_rt.kernel`. What is outside of its tile loops is host code: it makes tensors, looks at
+shapes and takes views. What is in them is device code: it reads and writes tiles of tensors, and computes with torch's functions on them.
 `import helion_rt.language as hl` gives the names below.
 """
 DTYPES = """## Dtypes
@@ -115,8 +115,11 @@ def _refusals() -> Iterator[str]:
     yield "| exception | when |\n| --- | --- |"
     for kind in _REFUSALS:
         yield f"| `{kind.__name__}` | {' '.join(inspect.cleandoc(kind.__doc__ or '').split('. ')[0].split())} |"
-    refused = ", ".join(f"`{name}`" for name in sorted(hl._NOT_YET))
-    yield f"\nNames of Helion that are refused with `Unsupported`: {refused}."
+    yield "\nNames of Helion that are refused with `Unsupported`:\n\n| name | instead |\n| --- | --- |"
+    by_hint: dict[str, list[str]] = {}
+    for name, hint in sorted(hl._REFUSED.items()):
+        by_hint.setdefault(hint, []).append(f"`{name}`")
+    yield from (f"| {', '.join(names)} | {hint.replace('|', chr(92) + '|')} |" for hint, names in by_hint.items())
 
 
 def main() -> None:

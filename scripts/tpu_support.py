@@ -2,9 +2,9 @@
 
     python -m scripts.tpu_support [--examples DIR --cases FILE] [--lines FILE] [--only-render] [word ...]
 
-Kernels: those of ``tests/tpu_cases.py``, and those of a folder of kernels written for Helion (see ``benchmarks/example_folder.py``). Each kernel
-has a process of its own, with a limit of time and of memory. What is found is kept, a line of JSON a kernel; a rerun goes on where the lines end
-and writes the document from all of them. Words choose kernels by their names; those are run again.
+Kernels: those of ``tests/tpu_cases.py``, and those of a folder of kernels written for Helion (see ``benchmarks/example_folder.py``). Each
+kernel has a process of its own, with a limit of time and of memory. What is found is kept, a line of JSON a kernel; a rerun goes on where
+the lines end and writes the document from all of them. Words choose kernels by their names; those are run again.
 """
 
 from __future__ import annotations
@@ -183,8 +183,8 @@ HEAD = """# What TPUs make of each kernel
 
 Produced by `python -m scripts.tpu_support` (with `--examples` and `--cases` for the kernels of a folder written for Helion); not by hand.
 Each kernel is lowered under the default config and compiled by libtpu for v5e, v6e and tpu7x: the number is that of its Mosaic kernels
-(`tpu_custom_call`). The interpreter is JAX's for TPUs, as tpu7x, with race detection and NaN in uninitialized memory; "right" is against torch in
-float64. "Round" sizes divide evenly, "ragged" ones do not.
+(`tpu_custom_call`). The interpreter is JAX's for TPUs, as tpu7x, with race detection and NaN in uninitialized memory; "right" is against
+torch in float64. "Round" sizes divide evenly, "ragged" ones do not.
 """
 
 

@@ -6,6 +6,7 @@ A test module adds its own by a list ``TPU_CASES`` of ``TpuCase`` and its name i
 from __future__ import annotations
 
 import importlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,7 +67,7 @@ SAMPLES: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...], tuple
 
 def _segments(rows: int, *ends: int) -> tuple[list[tuple[int, int]], torch.Tensor]:
     offsets = [0, *ends, rows]
-    return list(zip(offsets, offsets[1:], strict=False)), torch.tensor(offsets, dtype=torch.int32)
+    return list(itertools.pairwise(offsets)), torch.tensor(offsets, dtype=torch.int32)
 
 
 def _control(rows: int, columns: int, *ends: int) -> Iterator[TpuCase]:
@@ -77,8 +78,11 @@ def _control(rows: int, columns: int, *ends: int) -> Iterator[TpuCase]:
     def case(name: str, make: Callable[[], tuple[Any, ...]], expected: Callable[..., Any]) -> TpuCase:
         return TpuCase(f"control_kernels.{name} {kind}", helion_rt.kernel(getattr(control_kernels, name)), make, expected)
 
-    yield case("segment_sum", lambda: (*_rand((rows, columns))(), offsets), lambda x, _: torch.stack([x[s:e].sum(0) for s, e in parts]))
-    yield case("segment_softmax", lambda: (*_rand((rows, columns))(), offsets), lambda x, _: torch.cat([x[s:e].softmax(0) for s, e in parts]))
+    def segmented() -> tuple[Any, ...]:
+        return (*_rand((rows, columns))(), offsets)
+
+    yield case("segment_sum", segmented, lambda x, _: torch.stack([x[s:e].sum(0) for s, e in parts]))
+    yield case("segment_softmax", segmented, lambda x, _: torch.cat([x[s:e].softmax(0) for s, e in parts]))
     yield case(
         "varlen_attention",
         lambda: (*_rand(*((rows, 64),) * 3)(), offsets),

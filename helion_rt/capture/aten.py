@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..exc import CaptureError, DTypeError, ShapeMismatch
-from ..program.ir import DType
+from ..program.ir import Arg, DType, TileIndex
 from . import compositions, shapes
 from .tensors import CaptureMode, TracedTensor
 
@@ -283,6 +283,7 @@ def _filled(value: float | bool | int | None) -> Callable[..., Any]:
     """Allocations, in one form: ``full(size, value, dtype)``, ``empty(size, dtype)``."""
 
     def special(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        bounds = _bounds(tracer, func, args)
         args = check_args(tracer, func, args)
         meta = _allocation(tracer, func, args, kwargs)
         if value is not None:
@@ -293,9 +294,23 @@ def _filled(value: float | bool | int | None) -> Callable[..., Any]:
             fill = args[2]
         else:
             fill = args[0]
-        return _make_full(tracer, meta, fill)
+        return _make_full(tracer, meta, fill, bounds)
 
     return special
+
+
+def _bounds(tracer: Tracer, func: Any, args: tuple[Any, ...]) -> tuple[tuple[str, Arg], ...]:
+    """What says how many elements of a new tile exist in a ragged last tile: the tiles in its shape, or the tile it is made like."""
+    if not tracer.in_device or not args:
+        return ()
+    like = args[0] if isinstance(args[0], TracedTensor) else None
+    if like is not None and not info(func).base.startswith("new_"):
+        return () if like.is_host or not like.meta.shape else (("like", tracer.use(like)),)
+    sizes = args[0] if like is None else args[1]
+    axes = [tracer.axis_of_tile.get(n) if type(n) is int else None for n in sizes] if isinstance(sizes, (tuple, list)) else []
+    if all(axis is None for axis in axes):
+        return ()
+    return (("tiles", tuple(None if axis is None else TileIndex(tracer.active(axis)) for axis in axes)),)
 
 
 def _allocation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
@@ -307,11 +322,11 @@ def _allocation(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[s
     return run_on_meta(tracer, func, args, kwargs)
 
 
-def _make_full(tracer: Tracer, meta: torch.Tensor, fill: Any) -> TracedTensor:
+def _make_full(tracer: Tracer, meta: torch.Tensor, fill: Any, bounds: tuple[tuple[str, Arg], ...] = ()) -> TracedTensor:
     fill = bool(fill) if meta.dtype is torch.bool else float(fill) if meta.dtype.is_floating_point and not _is_hint(tracer, fill) else fill
     result = tracer.wrap(_dense(tracer, meta))
     dtype = DType(tracer.types[result.value].dtype)
-    tracer.emit("aten.full.default", (tracer.types[result.value].shape, tracer.arg(fill)), [result], kwargs=(("dtype", dtype),))
+    tracer.emit("aten.full.default", (tracer.types[result.value].shape, tracer.arg(fill)), [result], kwargs=(("dtype", dtype), *bounds))
     return result
 
 
@@ -320,10 +335,11 @@ def _is_hint(tracer: Tracer, value: Any) -> bool:
 
 
 def _empty(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    bounds = _bounds(tracer, func, args)
     meta = _allocation(tracer, func, check_args(tracer, func, args), kwargs)
     result = tracer.wrap(_dense(tracer, meta))
     kind = tracer.types[result.value]
-    tracer.emit("aten.empty.memory_format", (kind.shape,), [result], kwargs=(("dtype", DType(kind.dtype)),))
+    tracer.emit("aten.empty.memory_format", (kind.shape,), [result], kwargs=(("dtype", DType(kind.dtype)), *bounds))
     return result
 
 

@@ -207,7 +207,7 @@ class _Attempt:
         module = compile(rewrite(self.source.parse(), free), self.source.file, "exec", flags=flags, dont_inherit=True)
         factory = next(c for c in module.co_consts if isinstance(c, types.CodeType))
         code = next(c for c in factory.co_consts if isinstance(c, types.CodeType) and c.co_name == self.fn.__code__.co_name)
-        cells = dict(zip(free, self.fn.__closure__ or (), strict=True))
+        cells: dict[str, Any] = dict(zip(free, self.fn.__closure__ or (), strict=True))
         for name, helper in (("min", least), ("max", greatest)):  # the user's own of that name come first
             if name not in cells and name not in self.fn.__globals__:
                 cells[name] = types.CellType(helper(self.tracer))

@@ -29,11 +29,13 @@ class Opened(tuple):
     """A callable with the arrays that it reaches: ``(callable, *arrays)``.
 
     ``key`` is hashable and stands for all else that the callable does: its code, the numbers in its cells. Two callables of
-    one key do the same with arrays of the same shapes and dtypes. ``names`` are the dotted names of the arrays.
+    one key do the same with arrays of the same shapes and dtypes. ``names`` are the dotted names of the arrays; ``order`` says
+    which array each name stands for, as several names may have the same one.
     """
 
     key: tuple[Any, ...]
     names: tuple[str, ...]
+    order: tuple[int, ...]
 
     def __repr__(self) -> str:
         return f"<{self[0]!r} with {len(self) - 1} arrays>"
@@ -62,7 +64,7 @@ def opened(fn: Callable[..., Any]) -> Opened:
     walk = _Walk()
     walk.value(fn, "")
     result = Opened((fn, *walk.arrays))
-    result.key, result.names = tuple(walk.key), tuple(walk.names)
+    result.key, result.names, result.order = tuple(walk.key), tuple(walk.names), tuple(walk.order)
     return result
 
 
@@ -158,6 +160,7 @@ class _Walk:
         self.key: list[Any] = []
         self.arrays: list[Any] = []
         self.names: list[str] = []
+        self.order: list[int] = []
         self._arrays: dict[int, int] = {}
         self._functions: dict[int, int] = {}
 
@@ -192,6 +195,7 @@ class _Walk:
             number = self._arrays[id(value)] = len(self.arrays)
             self.arrays.append(value)
             self.names.append(name)
+        self.order.append(number)
         self.key.append(("array", number))
 
     def _items(self, values: Sequence[Any], name: str) -> None:

@@ -136,7 +136,7 @@ class TracedTensor(torch.Tensor):
         return self // other, self % other
 
     def __contains__(self, item: object) -> bool:
-        return bool((self == item).any())
+        return bool(torch.eq(self, item).any())  # type: ignore[arg-type]
 
     def _one(self, use: str, hint: str) -> Any:
         """The one element that Python code needs."""

@@ -104,6 +104,7 @@ class Tracer:
         self.types: list[TensorType] = []
         self.blocks: list[BlockInfo] = []
         self.axes: list[Axis] = []
+        self.axis_of_tile: dict[int, int] = {}  # by the hint that stands for the tile in shapes
         self.constraints: list[Constraint] = []
         self.probes = probes
         self.host = Frame(FrameKind.HOST)
@@ -181,6 +182,7 @@ class Tracer:
         if self.knowledge.looks_at_types or tensor.numel() != 1 or not self.probes.can_read(self, tensor):
             return tensor._one("read with .item()", "keep it a tensor")
         result = tensor.reshape(()) if tensor.meta.shape else tensor.detach()
+        assert isinstance(result, TracedTensor)
         result.is_number = True
         return result
 
@@ -240,7 +242,9 @@ class Tracer:
         return self.hints.encode(self.block_expr(axis))
 
     def tile_hint(self, axis: int) -> int:
-        return self.hints.tile(self.block_hint(axis))
+        hint = self.hints.tile(self.block_hint(axis))
+        self.axis_of_tile[hint] = axis
+        return hint
 
     def block_size(self, tile: Tile) -> int:
         return self.dim(self.block_expr(tile.axis))
@@ -389,11 +393,10 @@ class Tracer:
         return block
 
     def full(self, shape: Sequence[Any], value: Any, dtype: torch.dtype | None) -> Any:
-        sizes = self.plain_sizes(list(shape))
         dtype = torch.float32 if dtype is None else dtype
         if isinstance(value, TracedTensor):
-            return value.to(dtype).expand(sizes)
-        return torch.full(sizes, value, dtype=dtype)
+            return torch.zeros(list(shape), dtype=dtype) + value.to(dtype)
+        return torch.full(list(shape), value, dtype=dtype)
 
     def cast(self, value: TracedTensor, dtype: torch.dtype) -> TracedTensor:
         return self.record(torch.ops.aten._to_copy.default, (value,), {"dtype": dtype})
@@ -404,7 +407,7 @@ class Tracer:
         if a.is_host or b.is_host or (acc is not None and acc.is_host):
             self.refuse("hl.dot takes tiles, not whole tensors", "subscript them first, e.g. w[:, :]")
         a, b = jagged.product(self, a, b)
-        wide = torch.int32 if torch.int8 in (a.dtype, b.dtype) else torch.float32
+        wide = torch.int32 if torch.int8 in (a.dtype, b.dtype) and not (a.is_floating_point() or b.is_floating_point()) else torch.float32
         dtype = acc.dtype if acc is not None else out_dtype or wide
         if a.dtype != b.dtype and not (a.dtype.itemsize == b.dtype.itemsize == 1):
             raise self.error(DTypeError, f"hl.dot of {dtype_name(a.dtype)} and {dtype_name(b.dtype)}", "convert one with .to(dtype)")

@@ -12,7 +12,7 @@ from ..program.regions import reads_of
 from .layout import Form, phys_shape
 from .masks import Tag
 from .memory import SCATTERS, Memory, common_shape, memory_of
-from .ops import FLOATS, ITEMSIZE, LOW_PRECISION, Operand, dtype_text, literal
+from .ops import FLOATS, ITEMSIZE, LOW_PRECISION, Operand, dtype_text, literal, reshaped
 from .plan import DimKind, WindowDim
 from .plan import Operand as WindowOperand
 from .unaligned import Shift, slice_text, sliced_tiles, unit_of
@@ -356,7 +356,7 @@ def _keep(w: KernelWriter, memory: Memory, at: Subscript, before: str) -> str:
     if memory.mask is not None:
         mask: Operand = w.operand(memory.mask, Form.ROW)
         shape = (1,) * (rank - len(mask.shape)) + mask.shape
-        tests.append(mask.text if mask.phys == shape else f"{mask.text}.reshape({shape})")
+        tests.append(mask.text if mask.phys == shape else reshaped(mask.text, "bool", shape))
     bounds = _bounds(w, memory, at)
     if bounds:
         shape = tuple(n if any(d == dim for dim, _ in bounds) else 1 for d, n in enumerate(at.shape))
@@ -384,6 +384,14 @@ def _stored_value(w: KernelWriter, value: Arg, at: Subscript, dtype: str) -> str
     form = next((f for f in candidates if shape and phys_shape(shape, f) == at.sizes), Form.ROW)
     operand: Operand = w.operand(value, form)
     text = operand.cast(dtype)
+    if dtype == "bool" and w.plan.target.is_tpu and operand.phys != at.sizes:  # Mosaic moves no masks: they go as integers
+        return f"({_laid_out(f'jnp.where({text}, 1, 0)', operand, at, 'int32')} != 0)"
+    return _laid_out(text, operand, at, dtype)
+
+
+def _laid_out(text: str, operand: Operand, at: Subscript, dtype: str) -> str:
+    """``text``, of the shape of ``operand``, in the physical shape of the subscript."""
+    shape = operand.shape
     if not shape:
         return f"jnp.full({at.sizes}, {text}, {dtype_text(dtype)})"
     if shape != at.kept:

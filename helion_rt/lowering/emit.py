@@ -222,7 +222,7 @@ def _host_expression(plan: Plan, op: Op, names: dict[int, str]) -> str:
     if op.name.startswith("hl.") and op.name != "hl.dot":
         raise PlanError(f"{op.name} outside of a tile loop", kernel=plan.program.name, file=plan.program.file, line=op.line)
     shape = shape_of(plan.program, op.results[0], plan.blocks)
-    out = Result(shape, shape, plan.program.types[op.results[0]].dtype)
+    out = Result(shape, shape, plan.program.types[op.results[0]].dtype, not plan.target.is_tpu)
     return expression(op.name, [operand(a) for a in op.args], {k: operand(v) for k, v in op.kwargs}, out)
 
 

@@ -55,7 +55,7 @@ def apply(program: Program, op: Op, env: Mapping[int, jax.Array], blocks: Sequen
 
     args = [operand(a) for a in op.args]
     kwargs = {k: operand(v) for k, v in op.kwargs}
-    text = expression(op.name, args, kwargs, Result(shape, shape, program.types[op.results[0]].dtype))
+    text = expression(op.name, args, kwargs, Result(shape, shape, program.types[op.results[0]].dtype, jax.default_backend() == "cpu"))
     return jnp.asarray(_compiled(text, len(arrays))(*arrays))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -89,16 +90,17 @@ def write_print(w: KernelWriter, op: Op) -> None:
     vectors = [x for x in values if isinstance(x, Ref) and w.shape(x.id)]
     if w.plan.target.is_tpu and vectors:
         raise w.error("hl.device_print of a tile on a TPU: only scalars can be printed there", op)
-    pattern = " ".join([prefix.replace("{", "{{").replace("}", "}}"), *("{}" for _ in values)])
-    call = "pl.debug_print" if w.plan.target.is_tpu else "jax.debug.print"
-    w.out.add(f"{call}({', '.join([repr(pattern), *texts])})")
+    if w.plan.target.is_tpu:
+        # Values follow the text, which must have no placeholders: those are for integers alone.
+        shown = prefix.replace("{", "(").replace("}", ")")
+        w.out.add(f"pl.debug_print({', '.join([repr(shown), *texts])})")
+    else:
+        w.out.add(f"jax.debug.callback({', '.join([f'functools.partial(print, {prefix!r})', *texts])})")
 
 
 def show(op: Op, values: list[Any]) -> None:
     """``hl.print`` of arrays."""
-    prefix = op.args[0]
-    assert isinstance(prefix, str)
-    jax.debug.print(" ".join([prefix.replace("{", "{{").replace("}", "}}"), *("{}" for _ in values)]), *values)
+    jax.debug.callback(functools.partial(print, op.args[0]), *values)
 
 
 __all__ = ["imported", "inline", "is_elementwise", "show", "write_inline", "write_print"]

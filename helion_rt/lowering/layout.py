@@ -92,6 +92,8 @@ def _of(x: Arg, forms: dict[int, Form]) -> Form:
 def _form(op: Op, result: int, shape_of: Callable[[int], Shape], forms: dict[int, Form]) -> Form:
     shape = shape_of(result)
     kind = ops.kind_of(op.name)
+    if op.name == "hl.philox_word":
+        return Form.ROW  # dear: written once, not wherever it is used
     if op.name == "hl.tile_index" or kind is Kind.CREATE:
         return Form.FLEXIBLE if not any(True for _ in refs_in(op.args)) else Form.ROW
     if kind is Kind.ELEMENTWISE:

@@ -129,6 +129,8 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
         assert isinstance(dim, int)
         return tuple(NONE if d == dim % rank else t for d, t in enumerate(_broadcast([_of(inputs[0], tags)], rank)))
     kind = ops.kind_of(op.name)
+    if kind is Kind.CREATE:
+        return _made_tags(rules, op, tags, rank)
     if not any(t for r in inputs for t in _of(r, tags)):
         return (NONE,) * rank
     if kind is Kind.ELEMENTWISE:
@@ -151,6 +153,16 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
         out = (*batch, *(a[-2:-1] or (NONE,)), *(b[-1:] or (NONE,)))
         return _broadcast([out, _of(op.args[2], tags)], rank)
     return _other_tags(rules, op, tags, first, rank)
+
+
+def _made_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tags:
+    """Of what is allocated: bounded by the tiles of its shape, or by what it is made like."""
+    kwargs = dict(op.kwargs)
+    tiles = kwargs.get("tiles", (None,) * rank)
+    assert isinstance(tiles, tuple)
+    own = tuple(tile_tags(t.axis) if isinstance(t, TileIndex) and rules.ragged(t.axis) else NONE for t in tiles)
+    inputs = [*refs_in(op.args), *refs_in(kwargs.get("like"))]
+    return _broadcast([own, *(_of(r, tags) for r in inputs)], rank)
 
 
 def _memory_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tags:

@@ -67,6 +67,7 @@ class Result:
     shape: tuple[int, ...]
     phys: tuple[int, ...]
     dtype: str
+    cpu: bool = False  # XLA for the CPU has no products of narrow floats in every place
 
 
 Emitter = Callable[[list[Any], dict[str, Any], Result], str]
@@ -418,7 +419,12 @@ def emit_reduction(name: str, x: Operand, dims: tuple[int, ...], out: Result) ->
 
 
 def emit_view(x: Operand, out: Result) -> str:
-    return x.text if x.phys == out.phys else f"{x.text}.reshape({out.phys})"
+    return x.text if x.phys == out.phys else reshaped(x.text, x.dtype, out.phys)
+
+
+def reshaped(text: str, dtype: str, shape: tuple[int, ...]) -> str:
+    """``text`` of another shape. Masks go as integers: Mosaic cannot move elements of them, and dies of trying."""
+    return f"(jnp.where({text}, 1, 0).reshape({shape}) != 0)" if dtype == "bool" else f"{text}.reshape({shape})"
 
 
 VIEWS = frozenset({"view", "_unsafe_view", "reshape", "unsqueeze", "squeeze", "alias", "detach", "contiguous", "lift_fresh"})
@@ -477,17 +483,23 @@ def emit_create(name: str, args: list[Any], kwargs: dict[str, Any], out: Result)
 
 def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result) -> str:
     """``a @ b (+ acc)``: 2-D, or with batch dimensions before, which broadcast. Accumulates in float32, or int32 for integers."""
-    wide = "float32" if a.dtype in FLOATS else "int32"
-    precision = ", precision=lax.Precision.HIGHEST" if "float32" in (a.dtype, b.dtype) else ""
-    if a.dtype != b.dtype:
-        common = "float32" if "float32" in (a.dtype, b.dtype) or "float16" in (a.dtype, b.dtype) else "bfloat16"
-        left, right = a.cast(common), b.cast(common)
-    else:
-        left, right = a.text, b.text
+    wide = "float32" if a.dtype in FLOATS or b.dtype in FLOATS else "int32"
+    common = a.dtype if a.dtype == b.dtype else _common(a.dtype, b.dtype)
+    if out.cpu and common in LOW_PRECISION:
+        common = "float32"  # exact: so are the products of what was narrow
+    precision = ", precision=lax.Precision.HIGHEST" if common == "float32" else ""
+    left, right = a.cast(common), b.cast(common)
     text = _product_text(left, right, a.shape, b.shape, f", preferred_element_type=jnp.{wide}{precision}")
     if acc is not None:
         text = f"({acc.cast(wide)} + {text})"
     return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+
+
+def _common(a: str, b: str) -> str:
+    """What two operands of different dtypes become for a product: no value changes."""
+    if a in INT_WIDTH and b in INT_WIDTH:
+        return "int32"
+    return "float32" if {"float32", "float16", "int16", "int32"} & {a, b} else "bfloat16"
 
 
 def _product_text(left: str, right: str, a: tuple[int, ...], b: tuple[int, ...], how: str) -> str:

@@ -6,6 +6,15 @@ of a product is put together from products of 16-bit halves.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from ..program.ir import Op
+from .layout import Form
+from .ops import literal, term
+
+if TYPE_CHECKING:
+    from .writer import KernelWriter
+
 PHILOX = '''
 def _philox(*words):
     """The four words of Philox-4x32-10, from two of the key and four of the counter (two, then zeros): int32 bit patterns."""
@@ -20,12 +29,23 @@ def _philox(*words):
 
     shape = jnp.broadcast_shapes(*(jnp.shape(x) for x in words))
     k0, k1, c0, c1, c2, c3 = (jnp.broadcast_to(jnp.asarray(x, jnp.int32), shape) for x in (*words, 0, 0)[:6])
-    for _ in range(10):
-        c0, c1, c2, c3 = (
-            high_word(-845247145, c2) ^ c1 ^ k0, c2 * -845247145, high_word(-766435501, c0) ^ c3 ^ k1, c0 * -766435501
-        )
-        k0, k1 = k0 - 1640531527, k1 - 1150833019
-    return c0, c1, c2, c3
+
+    def one(_, state):
+        k0, k1, c0, c1, c2, c3 = state
+        first, second = high_word(-845247145, c2) ^ c1 ^ k0, high_word(-766435501, c0) ^ c3 ^ k1
+        return k0 - 1640531527, k1 - 1150833019, first, c2 * -845247145, second, c0 * -766435501
+
+    # A loop, not ten rounds in a row: a tenth of the code to compile.
+    return lax.fori_loop(0, 10, one, (k0, k1, c0, c1, c2, c3))[2:]
 '''
 
 HELPERS = {"_philox": PHILOX}
+
+
+def write_word(w: KernelWriter, op: Op) -> None:
+    """One word; all four are written once."""
+    words = [w.operand(a, Form.ROW) for a in op.args[:4]]
+    text = ", ".join(term(a, "int32") for a in words)
+    name = w.find("philox", text) or w.assign(("philox", text), "words", f"_philox({text})")
+    w.bind((op.results[0], Form.ROW), f"{name}[{literal(op.args[4])}]")
+

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..program.expr import blocks_in, evaluate
-from ..program.ir import Axis, Op, Program, Ref, Region, output_leaves, walk
+from ..program.ir import Axis, Op, Program, Ref, Region, TileIndex, output_leaves, walk
 from ..program.regions import WRITES, inits_of, target_of
 from . import constraints, inline, scans
 from .evaluate import apply, count, resolve, shape_of
@@ -105,7 +105,16 @@ def _run_op(program: Program, op: Op, state: State) -> None:
         case "hl.last":
             state.env[op.results[0]] = scans.last(op, _value(state, op.args[0]))
         case _:
-            state.env[op.results[0]] = apply(program, op, state.env, state.blocks)
+            state.env[op.results[0]] = _of_tiles(op, apply(program, op, state.env, state.blocks), state)
+
+
+def _of_tiles(op: Op, value: jax.Array, state: State) -> jax.Array:
+    """``value``; what is allocated in the shape of tiles has their true sizes."""
+    tiles = dict(op.kwargs).get("tiles")
+    if not isinstance(tiles, tuple):
+        return value
+    size = [min(n, state.tiles[t.axis].size) if isinstance(t, TileIndex) else n for n, t in zip(value.shape, tiles, strict=True)]
+    return lax.slice(value, (0,) * len(size), size)
 
 
 def _tuple(arg: Any) -> tuple[Any, ...]:

@@ -13,6 +13,7 @@ from . import ops
 from .helpers import functions
 from .layout import Form, phys_shape
 from .ops import Operand, dtype_text, literal
+from .philox import write_word
 
 if TYPE_CHECKING:
     from .writer import KernelWriter
@@ -43,7 +44,7 @@ def write_scan(w: KernelWriter, op: Op) -> None:
     names = [w.name("scan") for _ in op.results]
     at, size = operands[0].phys_dim(dim), size_text(w, inputs, dim) if reverse else str(w.shape(inputs[0].id)[dim])
     arrays = ", ".join(x.text for x in operands)
-    w.out.add(f"{', '.join(names)}, = _scan({combine}, ({arrays},), {at}, {reverse}, {size})")
+    w.out.add(f"{', '.join(names)}, = _scan({combine}, ({arrays},), {at}, {reverse}, {size}, {not w.plan.target.is_tpu})")
     for result, name in zip(op.results, names, strict=True):
         w.bind((result, Form.ROW), name)
 
@@ -87,7 +88,7 @@ def size_text(w: KernelWriter, values: tuple[Ref, ...], dim: int) -> str:
 
 # Operations that are written here; those of ATen only for a TPU.
 WRITERS: dict[str, Callable[[KernelWriter, Op], None]] = {
-    "hl.scan": write_scan, "hl.last": write_last, "cumsum": write_cumulative, "cumprod": write_cumulative,
+    "hl.philox_word": write_word, "hl.scan": write_scan, "hl.last": write_last, "cumsum": write_cumulative, "cumprod": write_cumulative,
 }  # fmt: skip
 
 
@@ -97,7 +98,7 @@ def scan(op: Op, arrays: list[jax.Array], combine: Callable[..., tuple[jax.Array
     sizes = tuple(map(min, zip(*(x.shape for x in arrays), strict=True)))
     arrays = [x if x.shape == sizes else lax.slice(x, (0,) * x.ndim, sizes) for x in arrays]
     dim %= len(sizes)
-    return functions()["_scan"](combine, tuple(arrays), dim, reverse, sizes[dim])
+    return functions()["_scan"](combine, tuple(arrays), dim, reverse, sizes[dim], jax.default_backend() == "cpu")
 
 
 def last(op: Op, x: jax.Array) -> jax.Array:

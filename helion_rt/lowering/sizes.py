@@ -27,7 +27,7 @@ def fit(program: Program, op: Op, full: Sequence[Shape], true: Sequence[Shape], 
     if kind is Kind.ELEMENTWISE:
         shape = common(full, true, result)
         return [prefix(f, t, shape, result) for f, t in zip(full, true, strict=True)], shape
-    if kind is Kind.EXPAND:
+    if kind in (Kind.EXPAND, Kind.CREATE):
         return cut, common(full, true, result)
     if kind is Kind.REDUCTION:
         dims = ops.reduced_dims(op.args, dict(op.kwargs), len(true[0]))

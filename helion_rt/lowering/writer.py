@@ -15,7 +15,7 @@ from typing import Any
 
 from ..exc import PlanError
 from ..program.expr import evaluate
-from ..program.ir import Arg, Op, Ref, Region, TensorType, walk
+from ..program.ir import BOUNDS, Arg, Op, Ref, Region, TensorType, walk
 from . import ops, scans
 from .evaluate import count, expression, resolve
 from .inline import write_inline
@@ -200,7 +200,7 @@ class KernelWriter:
         if own is not form:
             text = self.value(ref, own)
             shape = phys_shape(self.shape(ref.id), form)
-            return self.assign((ref.id, form), f"{text}_{form.value}", f"{text}.reshape({shape})")
+            return self.assign((ref.id, form), f"{text}_{form.value}", ops.reshaped(text, self.type(ref.id).dtype, shape))
         if ref.id in self.scratch:
             kept = self.scratch[ref.id]
             return self.assign((ref.id, form), kept.name.removesuffix("_ref"), kept.read())
@@ -246,14 +246,14 @@ class KernelWriter:
             own(self, op)
             return
         shape = self.shape(result)
-        wanted = Result(shape, phys_shape(shape, form), self.type(result).dtype)
+        wanted = Result(shape, phys_shape(shape, form), self.type(result).dtype, not self.plan.target.is_tpu)
         args, kwargs = self.arguments(op, form)
         self.assign((result, form), ops.base_name(op.name).replace("hl.", ""), expression(op.name, args, kwargs, wanted))
 
     def arguments(self, op: Op, form: Form) -> tuple[list[Any], dict[str, Any]]:
         """The operands of ``op`` in the forms that it needs to give its result in ``form``, masked where they must be."""
         kind = ops.kind_of(op.name)
-        kwargs = {k: self.operand(v, Form.ROW) for k, v in op.kwargs}
+        kwargs = {k: self.operand(v, Form.ROW) for k, v in op.kwargs if k not in BOUNDS}
         if kind in (Kind.ELEMENTWISE, Kind.CREATE):
             return [self.operand(a, form) for a in op.args], kwargs
         if kind is Kind.REDUCTION:

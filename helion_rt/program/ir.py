@@ -41,6 +41,9 @@ Operations that are not ATen (``aten.*`` names are PyTorch's own overload names,
 ``hl.inline``      args ``(module, qualname, operands, statics)``: a JAX function on tiles, imported by name -> its outputs.
 =================  ==========================================================================================
 
+Allocations in device code (``aten.full``, ``aten.empty``) may have a keyword that bounds them in a ragged last tile: ``tiles``, for each
+dimension the ``TileIndex`` of the tile that it is or None, or ``like``, a Ref to a value that has as many elements.
+
 A loop with a bound that is a Ref has one axis; the axes of a launch have none such. Loops inside of ``hl.if`` and
 ``hl.while`` are loops of the launch like others, but never directly in it.
 
@@ -93,6 +96,8 @@ class DType:
 
     name: str
 
+
+BOUNDS = frozenset({"tiles", "like"})  # the keywords of allocations that are not PyTorch's
 
 # Arguments of operations: nothing but these, nested in tuples.
 Arg = Union[None, bool, int, float, str, Ref, Expr, TileIndex, Span, DType, tuple]
@@ -302,6 +307,6 @@ def inputs_of(op: Op) -> list[Ref]:
 
 
 __all__ = [
-    "Arg", "ArgKind", "Axis", "Block", "BlockInfo", "Constraint", "DType", "Expr", "Op", "Param", "Probe", "Program", "Ref",
+    "BOUNDS", "Arg", "ArgKind", "Axis", "Block", "BlockInfo", "Constraint", "DType", "Expr", "Op", "Param", "Probe", "Program", "Ref",
     "Region", "Relation", "Span", "TensorType", "TileIndex", "inputs_of", "output_leaves", "refs_in", "walk",
 ]  # fmt: skip

@@ -122,7 +122,7 @@ def static_name(value: Any) -> str:
     if name is None:
         number, _ = _unstable.setdefault(key, (len(_unstable), fn))
         return f"{UNSTABLE}{number}"
-    return f"callable {name}"
+    return f"callable {name}" + (f" of {value.order}" if isinstance(value, Opened) and value.order else "")
 
 
 def open_callables(args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -111,7 +111,8 @@ def for_jax(kernel: Kernel, program: Program, function: Callable[..., Any], args
 
         def pull(saved: Any, cotangents: Any) -> tuple[Any, ...]:
             some, outputs = saved
-            given = replaced(args[: len(kernel.parameters)], {params[i].path: a for i, a in zip(free, some, strict=True) if i not in reached})
+            values = {params[i].path: array for i, array in zip(free, some, strict=True) if i not in reached}
+            given = replaced(args[: len(kernel.parameters)], values)
             grads = [_materialised(c, program.type_of(leaf).dtype) for c, leaf in zip(cotangents, leaves, strict=True)]
             found = backward(grads, outputs, given, floating(given))
             result = [None if i in reached else found.get(params[i].path) for i in free]
@@ -128,7 +129,8 @@ def _materialised(cotangent: Any, dtype: str) -> Any:
     """A cotangent as an array; one that is zero, as that of an integer is, as zeros of the output's dtype."""
     if not isinstance(cotangent, jax.custom_derivatives.SymbolicZero):
         return cotangent
-    return jax.numpy.zeros(cotangent.aval.shape, "int32" if dtype == door.WIDE else dtype)
+    shape = cotangent.aval.shape  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.numpy.zeros(shape, "int32" if dtype == door.WIDE else dtype)
 
 
 def batchable(function: Callable[..., Any], config: Config | None, target: Target) -> Callable[..., Any]:

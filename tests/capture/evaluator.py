@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from helion_rt.program.expr import BinExpr, Block, evaluate
-from helion_rt.program.ir import DType, Op, Program, Ref, Region, Span, TileIndex
+from helion_rt.program.ir import BOUNDS, DType, Op, Program, Ref, Region, Span, TileIndex
 
 COMBINE = {
     "add": torch.add, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and, "or": torch.bitwise_or,
@@ -66,7 +66,7 @@ class _Run:
         space, base, overload = op.name.split(".")
         assert space == "aten"
         func = getattr(getattr(torch.ops.aten, base), overload)
-        return func(*self.value(op.args), **{k: self.value(v) for k, v in op.kwargs})
+        return func(*self.value(op.args), **{k: self.value(v) for k, v in op.kwargs if k not in BOUNDS})
 
     def steps(self, axes: tuple[int, ...]) -> Any:
         ranges = []

@@ -172,7 +172,8 @@ class Composer:
         return f"{prefix}{self.count}"
 
     def add_label(self, name: str, tile: str | None = None, size: int | None = None, grid: bool = False) -> str:
-        size = size or self.pick((1, 2, 3, 5, 8, 13, 16, 17))
+        size = self.pick((1, 2, 3, 5, 8, 13, 16, 17)) if size is None else size
+        assert size is not None
         begin = self.whole_number(0, size - 1) if tile is not None and self.maybe(0.15) else 0
         end = self.whole_number(begin + 1, size) if tile is not None and self.maybe(0.15) else size
         block = self.pick((1, 2, 4, 8, 16)) if tile is not None and not grid and self.maybe(0.15) else None
@@ -192,7 +193,7 @@ class Composer:
 
     def load(self, dims: tuple[str, ...], dtype: str) -> Value:
         """A tile of an argument: of one that there is, or of a new one."""
-        everything = (self.grid, *dims) if self.grid and self.maybe(0.8) else dims
+        everything = (self.grid, *dims) if self.grid is not None and self.maybe(0.8) else dims
         argument = self.arguments[self._argument(everything, dtype)]
         return self.load_from(argument.name, everything, dtype, 2.0 if dtype in FLOATS else 6.0)
 

@@ -95,7 +95,7 @@ def _examine(kernel: Composed, data: st.DataObject) -> None:
     forget_sources()
 
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
 LONG = settings(QUICK, max_examples=2000)
 
 

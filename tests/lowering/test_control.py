@@ -25,6 +25,8 @@ from helion_rt.tuning.space import Space
 
 CPU = targets.get("cpu")
 FLOATS = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+# Where compiling takes long, the second dtype has its turn in the slow suite.
+FLOATS_SLOWLY = pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.slow)])
 
 
 def rand(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -73,11 +75,10 @@ def segments(offsets: torch.Tensor) -> list[tuple[int, int]]:
 
 
 @FLOATS
-@pytest.mark.parametrize("block", [8, 16])
-def test_a_loop_over_a_segment(dtype: torch.dtype, block: int) -> None:
+def test_a_loop_over_a_segment(dtype: torch.dtype) -> None:
     x, offsets = rand(37, 5, dtype=dtype), ints(0, 3, 3, 24, 37)
     want = torch.stack([x.double()[a:b].sum(0) for a, b in segments(offsets)])
-    check(kernels.segment_sum, [x, offsets], want, [block])
+    check(kernels.segment_sum, [x, offsets], want, [8])
 
 
 def test_bounds_that_make_no_tiles_run_zero_times() -> None:
@@ -94,16 +95,16 @@ def test_tiles_that_begin_anywhere_are_stored(dtype: torch.dtype) -> None:
     want = torch.zeros(40, 6, dtype=torch.float64)
     for a, b in segments(offsets):
         want[a:b] = torch.softmax(x.double()[a:b], 0)
-    check(kernels.segment_softmax, [x, offsets], want, [8, 8])
+    check(kernels.segment_softmax, [x, offsets], want, [4, 4])
 
 
-@FLOATS
+@FLOATS_SLOWLY
 def test_attention_within_segments(dtype: torch.dtype) -> None:
     (q, k, v), offsets = (rand(40, 16, seed=s, dtype=dtype) for s in range(3)), ints(0, 9, 25, 38)
     want = torch.zeros(40, 16, dtype=torch.float64)
     for a, b in segments(offsets):
         want[a:b] = torch.softmax(q.double()[a:b] @ k.double()[a:b].T / 4, -1) @ v.double()[a:b]
-    check(kernels.varlen_attention, [q, k, v, offsets], want, [8, 16])
+    check(kernels.varlen_attention, [q, k, v, offsets], want, [4, 4])
 
 
 @FLOATS
@@ -112,8 +113,8 @@ def test_a_while_goes_on_until_its_test_fails(dtype: torch.dtype) -> None:
     check(kernels.newton_sqrt, [x], x.double().sqrt(), [16])
 
 
-@FLOATS
-@pytest.mark.parametrize("limit", [-5.0, 2.0, 50.0])
+@FLOATS_SLOWLY
+@pytest.mark.parametrize("limit", [-5.0, 2.0])
 def test_both_sides_of_a_branch_give_a_value(dtype: torch.dtype, limit: float) -> None:
     x, bound = rand(37, 20, dtype=dtype), torch.tensor([limit])
     wide = x.double()
@@ -142,7 +143,7 @@ def test_loops_counted_by_data() -> None:
     check(kernels.counted, [counts, x], want, [4])
 
 
-@FLOATS
+@FLOATS_SLOWLY
 def test_rows_of_groups(dtype: torch.dtype) -> None:
     x, weights, offsets = rand(30, 20, dtype=dtype), rand(3, 20, 12, seed=1, dtype=dtype), ints(0, 11, 11, 30)
     want = torch.cat([x.double()[a:b] @ w for (a, b), w in zip(segments(offsets), weights.double(), strict=True)])

@@ -247,3 +247,33 @@ def test_names_that_generated_code_uses_are_free_for_kernels() -> None:
     args = [rand(20, seed=n) for n in range(5)]
     check(pl, args, args[0] + args[1] * args[2] + args[3] + args[4], blocks=[8])
     assert emit.entry_name(program_of(pl, *args)) not in emit.RESERVED
+
+
+def _counted(x):
+    out = x.new_zeros([4, 1])
+    for one in hl.tile(1):
+        counts = [hl.zeros([one]) for _ in range(4)]
+        a, b, c, d = counts
+        for tile in hl.tile(x.size(0)):
+            a = a + hl.full([tile], 1.0).sum()
+            b = b + torch.ones_like(x[tile]).sum()
+            c = c + torch.exp(torch.zeros([tile])).sum()
+            d = d + hl.full([tile], x[0] * 0 + 1).sum()
+        out[0, one], out[1, one], out[2, one], out[3, one] = a, b, c, d
+    return out
+
+
+def _counted_by_eight(x):
+    out = x.new_zeros([1])
+    for one in hl.tile(1):
+        total = hl.zeros([one])
+        for tile in hl.tile(x.size(0), block_size=8):
+            total = total + x.new_ones([tile, 3]).sum()
+        out[one] = total
+    return out
+
+
+def test_what_is_allocated_in_the_shape_of_a_last_tile_has_its_elements() -> None:
+    x = rand(17)
+    check(_counted, [x], torch.full([4, 1], 17.0), blocks=[1, 8])
+    check(_counted_by_eight, [x], torch.full([1], 51.0), blocks=[1])

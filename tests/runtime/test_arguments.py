@@ -110,7 +110,11 @@ def test_none_bool_and_a_tensor_of_rank_zero():
     assert counters.captures == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+FLOATS = [torch.float16, torch.bfloat16, torch.float32]
+INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS)
 def test_dtypes_computed_in(dtype):
     x = (torch.randn(17, 6) * 10).to(dtype)
     out = double(x)

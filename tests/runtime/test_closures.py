@@ -91,6 +91,16 @@ def test_two_lambdas_on_a_line_are_told_apart():
     assert torch.equal(apply(x, first), x + a * 2) and torch.equal(apply(x, second), x + b * 3)
 
 
+def test_which_names_have_the_same_tensor_matters():
+    x, a, b = torch.randn(7, 10), torch.randn(10), torch.randn(10)
+
+    def three(p, q, r):
+        return apply(x, lambda v, t: v + p[t[1]] + 2 * q[t[1]] + 4 * r[t[1]])
+
+    for p, q, r in ((a, a, b), (a, b, b), (a, b, a), (a, a, a)):
+        assert torch.allclose(three(p, q, r), x + p + 2 * q + 4 * r, atol=1e-5)
+
+
 def test_partials_defaults_containers_attributes_and_helpers():
     x, w = torch.randn(7, 10), torch.randn(10)
     pair = [w, torch.randn(10)]
@@ -142,7 +152,7 @@ def test_a_closure_over_a_traced_array():
 
 def test_what_a_closure_reaches_is_checked_as_arguments_are():
     x, bad = torch.randn(7, 10), torch.zeros(10, dtype=torch.float64)
-    with pytest.raises(InputError, match="bad.*float64"):
+    with pytest.raises(InputError, match=r"bad.*float64"):
         apply(x, lambda value, tile: value + bad[tile[1]])
 
 

@@ -48,7 +48,7 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 
 
 def low_high_backward(grad_low, grad_high, tensors):
-    x, index = tensors
+    _, index = tensors
     return grad_low * 2 + grad_high * index
 
 
@@ -141,7 +141,7 @@ def test_only_one_of_two_arguments_requires_grad():
 
 
 def test_a_kernel_without_backward_says_so():
-    with pytest.raises(DifferentiationError, match="'plain'.*no backward="):
+    with pytest.raises(DifferentiationError, match=r"'plain'.*no backward="):
         jax.grad(lambda a: plain(a).sum())(jnp.ones(5))
     with pytest.raises(DifferentiationError, match="no backward="):
         jax.jvp(plain, (jnp.ones(5),), (jnp.ones(5),))
@@ -165,7 +165,7 @@ def test_what_a_closure_reaches_has_no_gradient_and_says_so():
     with pytest.warns(NoGradient, match="bias"):
         apply(x, lambda value, tile: value + bias[tile]).sum().backward()
     assert torch.equal(x.grad, torch.ones(12)) and bias.grad is None
-    with pytest.raises(DifferentiationError, match="fn.bias|fn.b"):
+    with pytest.raises(DifferentiationError, match="reached by a callable"):
         jax.grad(lambda b: apply(as_jax(x), lambda value, tile: value + b[tile]).sum())(as_jax(bias))
 
 
