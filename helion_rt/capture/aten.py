@@ -48,7 +48,7 @@ def info(func: Any) -> OpInfo:
         base = "bitcast"
     refusal = None
     if torch.Tag.nondeterministic_seeded in func.tags:
-        refusal = "random numbers are not available in kernels yet"
+        refusal = "a kernel has no generator of its own: use hl.rand or hl.randint with a seed"
     elif torch.Tag.dynamic_output_shape in func.tags:
         refusal = "the shape of its result depends on data"
     elif torch.Tag.data_dependent_output in func.tags:

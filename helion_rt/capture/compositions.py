@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-
 Function = Callable[..., Any]
 MOST_PICKED = 32  # what topk and sort may pick one by one
 
@@ -185,7 +184,7 @@ def logaddexp2(a: Any, b: Any) -> Any:
 
 @_wide
 def ldexp(x: Any, exponent: Any) -> Any:
-    return x * torch.exp2(exponent.to(torch.float32) if isinstance(exponent, torch.Tensor) else float(exponent))
+    return x * (torch.exp2(exponent.to(torch.float32)) if isinstance(exponent, torch.Tensor) else 2.0**exponent)
 
 
 def heaviside(x: Any, at_zero: Any) -> Any:

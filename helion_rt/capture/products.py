@@ -69,22 +69,22 @@ def linear(tracer: Tracer, x: Any, weight: Any, bias: Any = None) -> Any:
 
 def einsum(tracer: Tracer, equation: Any, *operands: Any) -> Any:
     """``torch.einsum`` of two tiles with at most one dimension of each kind that no batch has; NotImplemented elsewhere."""
-    operands = operands[0] if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else operands
-    if not isinstance(equation, str) or len(operands) != 2 or not _tiles(*operands) or "..." in equation or operands[0].dtype != operands[1].dtype:
+    given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
+    if not isinstance(equation, str) or "..." in equation or len(given) != 2 or not _tiles(*given) or given[0].dtype != given[1].dtype:
         return NotImplemented
     inputs, arrow, out = equation.replace(" ", "").partition("->")
     names = inputs.split(",")
-    if len(names) != 2 or not arrow or any(len(set(n)) != len(n) or len(n) != t.dim() for n, t in zip(names, operands, strict=True)):
+    if len(names) != 2 or not arrow or any(len(set(n)) != len(n) or len(n) != t.dim() for n, t in zip(names, given, strict=True)):
         return NotImplemented
     a, b = names
     batch = [c for c in a if c in b and c in out]
     inner = [c for c in a if c in b and c not in out]
     rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
-    if max(len(inner), len(rows), len(columns)) > 1 or not inner or set(rows + columns) - set(out) or sorted(out) != sorted(batch + rows + columns):
+    if len(inner) != 1 or max(len(rows), len(columns)) > 1 or sorted(out) != sorted(batch + rows + columns):
         return NotImplemented
-    left = _arranged(operands[0], a, [*batch, *rows, *inner], None if rows else -2)
-    right = _arranged(operands[1], b, [*batch, *inner, *columns], None if columns else -1)
-    product = tracer.dot(left, right, None, operands[0].dtype)
+    left = _arranged(given[0], a, [*batch, *rows, *inner], None if rows else -2)
+    right = _arranged(given[1], b, [*batch, *inner, *columns], None if columns else -1)
+    product = tracer.dot(left, right, None, given[0].dtype)
     product = product if columns else product.squeeze(-1)
     product = product if rows else product.squeeze(-1 if not columns else -2)
     found = [*batch, *rows, *columns]

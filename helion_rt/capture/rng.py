@@ -131,7 +131,8 @@ def _positions(tracer: Tracer, size: Any) -> tuple[Any, Any]:
         axes = [a for frame in tracer.stack for a in frame.axes if tracer.axes[a].block == expr.id]
         if len(axes) == 1:
             return tracer.tile_index(Tile(tracer, axes[0])), _extent(tracer, axes[0])
-    tracer.refuse(f"random numbers of a shape with {expr}, which does not say where in a tensor they are", "give tiles: hl.rand([tile_m, tile_n], seed)")
+    message = f"random numbers of a shape with {expr}, which does not say where in a tensor they are"
+    tracer.refuse(message, "give tiles: hl.rand([tile_m, tile_n], seed)")
 
 
 def _extent(tracer: Tracer, axis: int) -> Any:

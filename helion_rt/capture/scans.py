@@ -48,7 +48,7 @@ def cumulative(tracer: Tracer, name: str, x: Any, dim: int, reverse: bool) -> An
     function = torch.cumsum if name == "cumsum" else torch.cumprod
     if not reverse:
         return function(tensor, dim, dtype=tensor.dtype)
-    wide = tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
+    wide: Any = tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize < 4 else tensor
     combine: Callable[..., Any] = torch.add if name == "cumsum" else torch.mul
     return _scan(tracer, lambda a, b: combine(a, b), [wide], False, dim, True)[0].to(tensor.dtype)
 

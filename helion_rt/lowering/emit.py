@@ -136,8 +136,13 @@ def _kernel_params(w: KernelWriter) -> list[str]:
 
 
 def _write_init(w: KernelWriter) -> None:
-    """The first visit of a block whose old contents matter copies them in."""
+    """The first visit of a block whose old contents matter copies them in: on a TPU, where a window begins with anything.
+
+    In interpret mode a window is cut out of the array at every step, which begins as the aliased argument.
+    """
     launch = w.launch
+    if not w.plan.target.is_tpu:
+        return
     for operand in launch.operands:
         if not operand.init:
             continue

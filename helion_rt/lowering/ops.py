@@ -507,7 +507,8 @@ def _product_text(left: str, right: str, a: tuple[int, ...], b: tuple[int, ...],
     batch_a, batch_b = a[:-2], b[:-2]
     if not batch_a and not batch_b:
         return f"jnp.dot({left}, {right}{how})"
-    batch = tuple(max(n, m) if 0 not in (n, m) else 0 for n, m in zip(_padded(batch_a, len(batch_b)), _padded(batch_b, len(batch_a)), strict=True))
+    pairs = zip(_padded(batch_a, len(batch_b)), _padded(batch_b, len(batch_a)), strict=True)
+    batch = tuple(m if n == 1 else n for n, m in pairs)
     out = (*batch, a[-2], b[-1])
     if math.prod(batch_b) == 1:  # every row of the left against one matrix
         text = f"jnp.dot({left}.reshape({(math.prod(a[:-1]), a[-1])}), {right}.reshape({b[-2:]}){how})"

@@ -65,7 +65,7 @@ ONE: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "topk least": (lambda x: own.topk(x, 4, 1, False)[0], lambda x: torch.topk(x, 4, 1, False).values),
     "topk of lowest": (lambda x: own.topk(torch.full_like(x, -torch.inf), 2, 1)[1], lambda x: torch.tensor([[0, 1]] * 4)),
     "sort": (lambda x: own.sort(x, 1)[0], lambda x: torch.sort(x, 1).values),
-    "argsort": (lambda x: own.sort(x, 1, True)[1], lambda x: torch.sort(x, 1, True, stable=True)[1]),
+    "argsort": (lambda x: own.sort(x, 1, True)[1], lambda x: torch.sort(x, stable=True, dim=1, descending=True)[1]),
     "nll": (
         lambda x: own.nll_loss_forward(x.log_softmax(1), TARGET, WEIGHT, 0, -100)[0],
         lambda x: F.nll_loss(x.log_softmax(1), TARGET, WEIGHT, reduction="none"),
@@ -136,7 +136,7 @@ def apply(x: torch.Tensor, out: torch.Tensor, fn: Callable[..., Any]) -> None:
 
 KERNELS: dict[str, Callable[[Any], Any]] = {
     "activations": lambda x: F.mish(x) + F.elu(x) * F.logsigmoid(x),
-    "moves": lambda x: torch.roll(F.pad(x, (1, 2), value=3.0), 2, 1).tril(),
+    "moves": lambda x: (torch.roll(F.pad(x, (1, 2), value=3.0), 2, 1)[:, :, None] * x[:, None, :]).tril(),
     "picks": lambda x: torch.topk(x, 3, 1).values,
     "cross entropy": lambda x: F.cross_entropy(x, torch.argmin(x, 1), reduction="none"),
     "norm": lambda x: F.normalize(x, dim=1) + torch.std(x, 1, keepdim=True),

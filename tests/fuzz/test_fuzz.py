@@ -95,7 +95,8 @@ def _examine(kernel: Composed, data: st.DataObject) -> None:
     forget_sources()
 
 
-QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[*HealthCheck])
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+QUICK = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=SLOW)
 LONG = settings(QUICK, max_examples=2000)
 
 

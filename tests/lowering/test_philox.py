@@ -99,7 +99,7 @@ def test_rand4x_has_all_four_words() -> None:
 
 def test_statistics() -> None:
     numbers = rows(torch.zeros(200, 100), 5).double()
-    assert 0 <= numbers.min() and numbers.max() < 1
+    assert numbers.min() >= 0 and numbers.max() < 1
     assert abs(numbers.mean() - 0.5) < 0.01
     assert abs(numbers.var() - 1 / 12) < 0.003
     assert abs(torch.corrcoef(torch.stack([numbers[:, :-1].flatten(), numbers[:, 1:].flatten()]))[0, 1]) < 0.03

@@ -186,7 +186,7 @@ def test_what_is_no_combine_function_is_refused() -> None:
         out = torch.empty_like(x)
         for tile in hl.tile(x.size(0)):
             value = x[tile, :]
-            out[tile, :] = hl.associative_scan(lambda a, b: a + b + value, value, 1)
+            out[tile, :] = hl.associative_scan(lambda a, b, other=value: a + b + other, value, 1)
         return out
 
     @helion_rt.kernel
