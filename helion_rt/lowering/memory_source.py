@@ -25,44 +25,72 @@ def _wrap(position, extent):
     return jnp.where((position < 0) | (position > extent), extent, position)
 
 
-def _take(x, dims, *positions):
-    """x at positions along dims; their common shape takes the place of the first of dims. What is outside gives anything."""
-    index = [slice(None)] * x.ndim
+def _offsets(ndim, dims, rank):
+    """Where the dimensions that are not in dims are in what is selected, where rank dimensions take the place of the first of dims."""
+    rest = [d for d in range(ndim) if d not in dims]
+    return [n if d < dims[0] else n + rank for n, d in enumerate(rest)]
+
+
+def _take(x, dims, positions, starts=None, sizes=None, over=()):
+    """x at positions along dims; their common shape takes the place of the first of dims. What is outside gives anything.
+
+    Along each other dimension: sizes elements from starts (None: all); those of over may reach past the end.
+    """
+    rank, common = max(at.ndim for at in positions), jnp.broadcast_shapes(*(at.shape for at in positions))
+    starts, sizes = list(starts or [0] * x.ndim), list(sizes or x.shape)
+    offsets, shifts = _offsets(x.ndim, dims, rank), []
+    for dim, offset in zip([d for d in range(x.ndim) if d not in dims], offsets, strict=True):
+        if dim in over:
+            held = min(sizes[dim], x.shape[dim])
+            begin = jnp.clip(starts[dim], 0, x.shape[dim] - held)
+            shifts.append((offset, sizes[dim], starts[dim] - begin))
+            starts[dim], sizes[dim] = begin, held
     for dim, at in zip(dims, positions, strict=True):
-        index[dim] = _wrap(at, x.shape[dim])
-    taken = x.at[tuple(index)].get(mode="clip")
-    if dims[-1] - dims[0] == len(dims) - 1:
-        return taken
-    rank = max(at.ndim for at in positions)
-    return jnp.moveaxis(taken, range(rank), range(dims[0], dims[0] + rank))
+        starts[dim], sizes[dim] = jnp.minimum(_wrap(at, x.shape[dim]), x.shape[dim] - 1), 1
+    moving = [d for d in range(x.ndim) if not isinstance(starts[d], int) or starts[d]]
+    index = jnp.stack([jnp.broadcast_to(jnp.asarray(starts[d], jnp.int32), common) for d in moving], -1)
+    numbers = lax.GatherDimensionNumbers(offset_dims=tuple(offsets), collapsed_slice_dims=dims, start_index_map=tuple(moving))
+    taken = lax.gather(x, index, numbers, tuple(sizes), mode=lax.GatherScatterMode.PROMISE_IN_BOUNDS)
+    for dim, size, shift in shifts:
+        taken = jnp.pad(taken, [(0, size if d == dim else 0) for d in range(taken.ndim)])
+        taken = lax.dynamic_slice_in_dim(taken, shift, size, dim)
+    return taken
 
 
-def _put(x, dims, positions, value, keep=None, how="set"):
+def _put(x, dims, positions, value, keep=None, how="set", starts=None):
     """x with value at positions along dims (laid out as _take gives it) where keep holds; what is outside is dropped.
 
-    how: set, add, max or min. Where a position comes twice, set keeps the last value, the others combine all.
+    how: set, add, max or min. Where a position comes twice, set keeps the last value, the others combine all. Along each
+    other dimension the value begins at starts (None: 0).
     """
     first, rank = dims[0], max(at.ndim for at in positions)
-    places = jnp.broadcast_arrays(*(_wrap(at, x.shape[dim]) for dim, at in zip(dims, positions, strict=True)))
-    index = [slice(None)] * x.ndim
-    rows = keep is None or all(first <= d < first + rank for d, n in enumerate(keep.shape) if n > 1)
-    if rows:
+    common = value.shape[first : first + rank]
+    places = [jnp.broadcast_to(_wrap(at, x.shape[dim]), common) for dim, at in zip(dims, positions, strict=True)]
+    starts, offsets = list(starts or [0] * x.ndim), _offsets(x.ndim, dims, rank)
+    if keep is not None and any(n > 1 for d, n in enumerate(keep.shape) if not first <= d < first + rank):
+        # Some elements of a row are kept and some are not: each is put by itself.
+        index = [None] * x.ndim
+        for dim, offset in zip([d for d in range(x.ndim) if d not in dims], offsets, strict=True):
+            index[dim] = starts[dim] + lax.broadcasted_iota(jnp.int32, value.shape, offset)
+        for dim, at in zip(dims, places, strict=True):
+            index[dim] = jnp.broadcast_to(at.reshape((1,) * first + common + (1,) * (value.ndim - first - rank)), value.shape)
+        index[first] = jnp.where(keep, index[first], x.shape[first])
+        index, moving, offsets, dims = jnp.stack(index, -1), tuple(range(x.ndim)), (), tuple(range(x.ndim))
+    else:
         if keep is not None:
             places[0] = jnp.where(keep.reshape(keep.shape[first : first + rank]), places[0], x.shape[first])
-        if dims[-1] - first != len(dims) - 1:
-            value = jnp.moveaxis(value, range(first, first + rank), range(rank))
-    else:
-        # Some elements of a row are kept and some are not: each is put by itself.
-        rest = [d for d in range(x.ndim) if d not in dims]
-        for n, dim in enumerate(rest):
-            index[dim] = lax.broadcasted_iota(jnp.int32, value.shape, n if dim < first else n + rank)
-        places = [at.reshape((1,) * first + at.shape + (1,) * (value.ndim - first - rank)) for at in places]
-        places[0] = jnp.where(keep, places[0], x.shape[first])
-    for dim, at in zip(dims, places, strict=True):
-        index[dim] = at
+        for dim, at in zip(dims, places, strict=True):
+            starts[dim] = at
+        moving = tuple(d for d in range(x.ndim) if not isinstance(starts[d], int) or starts[d])
+        index = jnp.stack([jnp.broadcast_to(jnp.asarray(starts[d], jnp.int32), common) for d in moving], -1)
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(offsets), inserted_window_dims=dims, scatter_dims_to_operand_dims=moving
+    )
     narrow = how == "add" and jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
     target = x.astype(jnp.float32) if narrow else x
-    return getattr(target.at[tuple(index)], how)(value.astype(target.dtype), mode="drop").astype(x.dtype)
+    scatter = {"set": lax.scatter, "add": lax.scatter_add, "max": lax.scatter_max, "min": lax.scatter_min}[how]
+    mode = lax.GatherScatterMode.FILL_OR_DROP
+    return scatter(target, index, value.astype(target.dtype), numbers, mode=mode).astype(x.dtype)
 
 
 def _each(x, dims, positions, values, keep, change):
@@ -95,4 +123,4 @@ def _each(x, dims, positions, values, keep, change):
     return x, jnp.moveaxis(before.reshape(*shape, *rest), back, to)
 
 
-HELPERS = {f.__name__: "\n" + inspect.getsource(f) for f in (_exist, _wrap, _take, _put, _each)}
+HELPERS = {f.__name__: "\n" + inspect.getsource(f) for f in (_exist, _wrap, _offsets, _take, _put, _each)}

@@ -12,7 +12,7 @@ from jax import lax
 
 from ..program.expr import BinExpr, Block, evaluate
 from ..program.ir import Arg, Op, Program, Ref, Span, TileIndex
-from .evaluate import shape_of
+from .evaluate import resolve, shape_of
 from .helpers import functions
 from .masks import Tags
 from .memory import SCATTERS, Memory, common_shape, memory_of, selected_dims
@@ -180,7 +180,7 @@ def _write_back(array: jax.Array, at: Selection, part: jax.Array, old: jax.Array
 def _fitted(program: Program, value: Arg, at: Selection, dtype: Any, state: State) -> jax.Array:
     """``value`` broadcast to what is selected, elements that others lack left out."""
     if not isinstance(value, Ref):
-        return jnp.full(at.shape, value, dtype)
+        return jnp.full(at.shape, resolve(value, state.blocks), dtype)
     array = jnp.asarray(state.env[value.id], dtype)
     if array.ndim:
         kept = prefix(shape_of(program, value.id, state.blocks), array.shape, at.shape, at.full)
@@ -198,7 +198,7 @@ def load(program: Program, op: Op, state: State) -> jax.Array:
 
 
 def _selected(part: jax.Array, at: Selection) -> jax.Array:
-    return functions()["_take"](part, at.dims, *at.positions) if at.dims else part
+    return functions()["_take"](part, at.dims, at.positions) if at.dims else part
 
 
 def _masked(program: Program, memory: Memory, taken: jax.Array, at: Selection, state: State) -> jax.Array:

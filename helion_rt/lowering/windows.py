@@ -203,6 +203,11 @@ class Windows:
         elements = [e for e in access.index if e is not None]
         if len(elements) != len(shape):
             raise self.error(f"an index of {len(elements)} elements for a tensor of rank {len(shape)}", access.op)
+        if not self.target.is_tpu and access.memory.gathers(self.shape):
+            # XLA gathers out of, and scatters into, the whole array; a block of it would be copied at every step.
+            if not access.memory.writes:
+                return (*(WindowDim(DimKind.WHOLE, 1) for _ in range(2 - len(shape))), *(WindowDim(DimKind.WHOLE, n) for n in shape))
+            indexed = None
         itemsize = ITEMSIZE[self.program.types[access.tensor].dtype]
         dims = [
             self.window_dim(e, n, indexed, len(shape) - 1 - i, itemsize) for i, (e, n) in enumerate(zip(elements, shape, strict=True))
