@@ -11,6 +11,7 @@ from typing import Any
 import helion_rt.language as hl
 from docs.language_examples import EXAMPLES, Example
 from helion_rt import exc
+from helion_rt.capture import compositions
 from helion_rt.lowering import legalize, ops
 
 FILE = Path(__file__).resolve().parent.parent / "docs" / "language.md"
@@ -93,7 +94,7 @@ def _torch() -> Iterator[str]:
         ("views and shapes", [*ops.VIEWS, *ops.PERMUTES, "expand"]),
         ("creation", list(ops.CREATIONS)),
         ("in other ways", list(ops.OTHERS)),
-        ("made of the others", list(legalize.REWRITES)),
+        ("made of the others", [*legalize.REWRITES, *compositions.OWN]),
     ]
     seen: set[str] = set()
     for title, names in kinds:
@@ -105,8 +106,12 @@ def _torch() -> Iterator[str]:
 
 _REFUSALS: tuple[type[Exception], ...] = (
     exc.Unsupported, exc.SourceUnavailable, exc.ShapeMismatch, exc.DTypeError, exc.ConfigError, exc.PlanError, exc.CompileError,
-    exc.InputError, exc.TargetError,
+    exc.InputError, exc.ValueNeeded, exc.DifferentiationError, exc.TargetError,
 )  # fmt: skip
+
+
+def _first_sentence(kind: type) -> str:
+    return " ".join(inspect.cleandoc(kind.__doc__ or "").split(". ")[0].split()).replace("``", "`").removesuffix(".") + "."
 
 
 def _refusals() -> Iterator[str]:
@@ -114,7 +119,7 @@ def _refusals() -> Iterator[str]:
     yield "Every refusal is an exception of `helion_rt.exc` that shows the line of the kernel and, where there is one, a way around.\n"
     yield "| exception | when |\n| --- | --- |"
     for kind in _REFUSALS:
-        yield f"| `{kind.__name__}` | {' '.join(inspect.cleandoc(kind.__doc__ or '').split('. ')[0].split())} |"
+        yield f"| `{kind.__name__}` | {_first_sentence(kind)} |"
     yield "\nNames of Helion that are refused with `Unsupported`:\n\n| name | instead |\n| --- | --- |"
     by_hint: dict[str, list[str]] = {}
     for name, hint in sorted(hl._REFUSED.items()):

@@ -23,6 +23,7 @@ class IntegerFragment:
         return self.low if self.default_val is None else self.default_val
 
     def allows(self, value: Any) -> bool:
+        """Whether a config may have ``value``."""
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
 

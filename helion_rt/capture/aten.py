@@ -48,7 +48,7 @@ def info(func: Any) -> OpInfo:
         base = "bitcast"
     refusal = None
     if torch.Tag.nondeterministic_seeded in func.tags:
-        refusal = "a kernel has no generator of its own: use hl.rand or hl.randint with a seed"
+        refusal = "of torch's random functions a kernel has rand, randn, randint, bernoulli and dropout, without generator="
     elif torch.Tag.dynamic_output_shape in func.tags:
         refusal = "the shape of its result depends on data"
     elif torch.Tag.data_dependent_output in func.tags:

@@ -15,6 +15,7 @@ import torch
 from ..exc import DTypeError
 from ..program.ir import Arg, Op, Ref, Region
 from . import tracer as tracing
+from .effects import Reach
 from .hints import Dim
 from .tensors import TracedTensor
 from .tiles import Tile
@@ -23,7 +24,6 @@ from .undefined import Undefined
 if TYPE_CHECKING:
     from .tracer import Frame, Tracer
 
-_MISSING = object()
 _PURE_TILE_OPS = frozenset(("hl.tile_index", "hl.tile_begin", "hl.tile_end", "hl.tile_id"))
 
 
@@ -70,10 +70,12 @@ class DeviceIf:
         self.condition = tracer.use(as_bool(tracer, test))
         self.before: dict[str, Any] = {}
         self.branches: list[_Branch] = []
+        self.reach = Reach({}, ())  # what a branch could change beside its variables
 
     def enter(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
         if not self.branches:
             self.before = {name: scope[name] if name in scope else self._none(name) for name in self.names}
+            self.reach = Reach(scope, self.names)
         branch = _Branch(self.tracer, self.before)
         self.branches.append(branch)
         return tuple(branch.start[name] for name in self.names)
@@ -82,6 +84,7 @@ class DeviceIf:
         return Undefined(self.tracer, name, "is used before it has a value")
 
     def leave(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
+        self.reach.check(self.tracer, scope, "a branch on a value of the device", self.line)
         self.branches[-1].finish({name: scope.get(name, self._none(name)) for name in self.names})
         return tuple(self.before[name] for name in self.names)
 

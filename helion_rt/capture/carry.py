@@ -9,6 +9,7 @@ import torch
 
 from ..exc import CaptureError, DTypeError, ShapeMismatch
 from . import tracer as tracing
+from .effects import Reach
 from .hints import Dim
 from .tensors import TracedTensor
 from .tiles import Tile
@@ -34,9 +35,11 @@ class Carried:
         self.entry: dict[str, int] = {}  # value ids of the placeholders
         self.poison: dict[str, Undefined] = {}
         self.last: dict[str, Any] = {}
+        self.reach = Reach({}, ())  # what else the body could change
 
     def enter(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
         """Values of the variables at the start of the body, whose frame is open."""
+        self.reach = Reach(scope, self.names)
         return tuple(self._enter(name, scope) for name in self.names)
 
     def _enter(self, name: str, scope: Mapping[str, Any]) -> Any:
@@ -73,6 +76,7 @@ class Carried:
 
     def leave(self, scope: Mapping[str, Any]) -> tuple[Any, ...]:
         """The values at the end of the body. Raises ``Restart`` if one has to be treated otherwise."""
+        self.reach.check(self.tracer, scope, self.what, self.line)
         for name in self.names:
             self.last[name] = scope.get(name, Undefined(self.tracer, name, "was deleted"))
             self._check_kind(name)

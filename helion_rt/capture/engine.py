@@ -210,7 +210,7 @@ class _Attempt:
         cells: dict[str, Any] = dict(zip(free, self.fn.__closure__ or (), strict=True))
         for name, helper in (("min", least), ("max", greatest)):  # the user's own of that name come first
             if name not in cells and name not in self.fn.__globals__:
-                cells[name] = types.CellType(helper(self.tracer))
+                cells[name] = types.CellType(helper)
             elif name not in cells:
                 cells[name] = types.CellType(self.fn.__globals__[name])
         cells[CLAIM] = types.CellType(claim(self.tracer))
@@ -256,10 +256,11 @@ class _Attempt:
         tracer = self.tracer
         outputs = self._output(result)
         mutated = tuple((i, Ref(t.value)) for i, t, first in self.tensors if t.value != first)
+        params = (*self.params, *tracer.seeds.params(tracer))
         precision = getattr(getattr(self.settings, "dot_precision", None), "value", None)
         program = Program(
             name=self.source.name, file=self.source.file, first_line=self.source.first_line, source=self.source.text,
-            params=tuple(self.params), types=tuple(tracer.types), blocks=tuple(tracer.blocks), axes=tuple(tracer.axes),
+            params=params, types=tuple(tracer.types), blocks=tuple(tracer.blocks), axes=tuple(tracer.axes),
             host=Region(tuple(tracer.host.ops)), outputs=outputs, mutated=mutated, numerics=precision or "default",
             constraints=tuple(tracer.constraints), notes=tuple(sorted(tracer.tunables.items())), probes=self.probes.result(),
         )  # fmt: skip

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from ..program.fingerprint import source_digest
 from .hints import Dim
 from .tensors import TracedTensor
 from .tiles import Tile
@@ -52,11 +52,6 @@ def function_identity(tracer: Tracer, fn: Any) -> tuple[str, str, str]:
         return module, name, source_digest(fn)
     except (OSError, TypeError):
         tracer.refuse(f"hl.inline_pallas of {name}, whose source cannot be had", hint)
-
-
-def source_digest(fn: Any) -> str:
-    """SHA-256 (hex) of a function's source. Raises ``OSError`` or ``TypeError`` if there is none."""
-    return hashlib.sha256(inspect.getsource(fn).encode()).hexdigest()
 
 
 def _on_device(tracer: Tracer, value: Any, name: str) -> Any:

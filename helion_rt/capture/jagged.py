@@ -133,7 +133,7 @@ _CONTRACTED = {
 _RESHAPES = frozenset(
     """view _unsafe_view _reshape_alias reshape unsqueeze squeeze expand permute transpose t clone _to_copy detach alias slice select
     cat stack split split_with_sizes unbind full_like zeros_like ones_like empty_like new_zeros new_full new_ones new_empty
-    repeat flip index""".split()
+    repeat flip index rand_like randn_like randint_like bernoulli bernoulli_""".split()
 )
 
 
@@ -171,7 +171,7 @@ def _guarded(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str,
         if not any(_is_jagged(tracer, x, d) for d in dims) or base in _FORWARD:
             return args
         if base == "mean":
-            return _mean(tracer, func, args, kwargs, dims)
+            return _mean(tracer, args, kwargs, dims)
         return (masked(tracer, x, _IDENTITY[base](x.dtype)), *args[1:])
     if base in _RESHAPES:
         return _check_reshape(tracer, base, args, kwargs)
@@ -241,7 +241,7 @@ def _has_lanes(tracer: Tracer, tensor: TracedTensor) -> bool:
     return all(n == 1 or n in shape for _, jagged in _dims(tracer, shape) for n in jagged.ends.meta.shape)
 
 
-def _mean(tracer: Tracer, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[int]) -> Any:
+def _mean(tracer: Tracer, args: tuple[Any, ...], kwargs: dict[str, Any], dims: list[int]) -> Any:
     """A mean: the sum divided by how many elements there are in each lane."""
     x = args[0]
     shape = tuple(x.meta.shape)

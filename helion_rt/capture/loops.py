@@ -263,13 +263,15 @@ class NestedLoops:
         return values
 
 
-def make(tracer: Tracer, iterable: Any, names: tuple[str, ...], line: int, obstacle: str | None) -> PlainLoop | DeviceLoop | NestedLoops:
-    """The loop of a ``for`` statement at ``line`` that assigns ``names``. ``obstacle`` is what its body has that a
-    device loop cannot do, such as ``yield``."""
+def make(
+    tracer: Tracer, iterable: Any, names: tuple[str, ...], line: int, obstacle: tuple[str, int] | None
+) -> PlainLoop | DeviceLoop | NestedLoops:
+    """The loop of a ``for`` statement at ``line`` that assigns ``names``. ``obstacle``: what its body has that a
+    device loop cannot do, such as ``yield``, and the line of that."""
     if isinstance(iterable, LoopRequest):
         if obstacle is not None:
-            text, _, at = obstacle.rpartition("@")
-            tracer.refuse(f"{text} in a tile loop", "move it out of the loop", int(at))
+            text, at = obstacle
+            tracer.refuse(f"{text} in a tile loop", "move it out of the loop", at)
         if len(iterable.bounds) > 1 and tracer.in_device and any(isinstance(b, TracedTensor) for i in iterable.bounds for b in i.ends):
             return NestedLoops(tracer, iterable, names, line)
         return DeviceLoop(tracer, iterable, names, line)

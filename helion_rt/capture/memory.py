@@ -19,7 +19,6 @@ from .undefined import Undefined
 if TYPE_CHECKING:
     from .tracer import Tracer
 
-ATOMICS = ("add", "and", "or", "xor", "max", "min", "xchg", "cas")
 _BITWISE = ("and", "or", "xor")
 
 

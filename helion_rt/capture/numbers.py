@@ -27,17 +27,7 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def least(tracer: Tracer) -> Callable[..., Any]:
-    """``min`` as kernel code calls it."""
-    return _extreme(tracer, "min", torch.minimum)
-
-
-def greatest(tracer: Tracer) -> Callable[..., Any]:
-    """``max`` as kernel code calls it."""
-    return _extreme(tracer, "max", torch.maximum)
-
-
-def _extreme(tracer: Tracer, name: str, of_tensors: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+def _extreme(name: str, of_tensors: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
     plain = getattr(builtins, name)
 
     def of_two(a: Any, b: Any) -> Any:
@@ -64,6 +54,10 @@ def _extreme(tracer: Tracer, name: str, of_tensors: Callable[[torch.Tensor, torc
         return result
 
     return extreme
+
+
+least = _extreme("min", torch.minimum)  # ``min`` as kernel code calls it
+greatest = _extreme("max", torch.maximum)
 
 
 def _all_params_of_two_kinds(items: tuple[Any, ...]) -> bool:

@@ -6,12 +6,13 @@ are caught before PyTorch takes them apart. What is not caught (host tensors, pl
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from . import draws
 from .shapes import broadcast
 from .tensors import TracedTensor
 
@@ -27,7 +28,7 @@ def dot_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
 
 
 class Products(TorchFunctionMode):
-    """Catches the products of the kernel."""
+    """Catches the products of the kernel, and what draws random numbers in several steps."""
 
     def __init__(self, tracer: Tracer) -> None:
         super().__init__()
@@ -35,7 +36,7 @@ class Products(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        own = _CAUGHT.get(func)
+        own = _CAUGHT.get(func) or draws.CAUGHT.get(func)
         result = own(self.tracer, *args, **kwargs) if own is not None else NotImplemented
         return func(*args, **kwargs) if result is NotImplemented else result
 
@@ -68,7 +69,10 @@ def linear(tracer: Tracer, x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def einsum(tracer: Tracer, equation: Any, *operands: Any) -> Any:
-    """``torch.einsum`` of two tiles with at most one dimension of each kind that no batch has; NotImplemented elsewhere."""
+    """``torch.einsum`` of two tiles with at most one dimension to sum over; NotImplemented elsewhere.
+
+    Rows and columns beyond one of each become batch dimensions, which the other operand broadcasts along.
+    """
     given = list(operands[0]) if len(operands) == 1 and isinstance(operands[0], (list, tuple)) else list(operands)
     if not isinstance(equation, str) or "..." in equation or len(given) != 2 or not _tiles(*given) or given[0].dtype != given[1].dtype:
         return NotImplemented
@@ -80,10 +84,12 @@ def einsum(tracer: Tracer, equation: Any, *operands: Any) -> Any:
     batch = [c for c in a if c in b and c in out]
     inner = [c for c in a if c in b and c not in out]
     rows, columns = [c for c in a if c not in b], [c for c in b if c not in a]
-    if len(inner) != 1 or max(len(rows), len(columns)) > 1 or sorted(out) != sorted(batch + rows + columns):
+    if len(inner) != 1 or sorted(out) != sorted(batch + rows + columns):
         return NotImplemented
-    left = _arranged(given[0], a, [*batch, *rows, *inner], None if rows else -2)
-    right = _arranged(given[1], b, [*batch, *inner, *columns], None if columns else -1)
+    batch += [*rows[:-1], *columns[:-1]]
+    rows, columns = rows[-1:], columns[-1:]
+    left = _arranged(given[0], a, batch, [*(rows or [None]), *inner])
+    right = _arranged(given[1], b, batch, [*inner, *(columns or [None])])
     product = tracer.dot(left, right, None, given[0].dtype)
     product = product if columns else product.squeeze(-1)
     product = product if rows else product.squeeze(-1 if not columns else -2)
@@ -91,11 +97,14 @@ def einsum(tracer: Tracer, equation: Any, *operands: Any) -> Any:
     return product if found == list(out) else product.permute([found.index(c) for c in out])
 
 
-def _arranged(x: Any, names: str, wanted: list[str], missing: int | None) -> Any:
-    """``x`` with its dimensions in the order ``wanted``, and one of size 1 where there is no row or column."""
-    order = [names.index(c) for c in wanted]
+def _arranged(x: Any, names: str, batch: Sequence[str], matrix: Sequence[str | None]) -> Any:
+    """``x`` with its dimensions in the order ``batch``, ``matrix``; those that it does not have are of size 1."""
+    wanted = [*batch, *matrix]
+    order = [names.index(c) for c in wanted if c is not None and c in names]
     x = x if order == sorted(order) else x.permute(order)
-    return x if missing is None else x.unsqueeze(missing)
+    for dim, c in enumerate(wanted):
+        x = x.unsqueeze(dim) if c is None or c not in names else x
+    return x
 
 
 _CAUGHT: dict[Any, Callable[..., Any]] = {

@@ -118,14 +118,14 @@ class _Yields(ast.NodeVisitor):
     visit_YieldFrom = visit_Yield  # type: ignore[assignment]
 
 
-def obstacle(loop: ast.For) -> str | None:
-    """What a tile loop cannot have, as ``what@line``; None if there is nothing of the kind."""
+def obstacle(loop: ast.For) -> tuple[str, int] | None:
+    """What a tile loop cannot have, and its line; None if there is nothing of the kind."""
     yields = _Yields()
     for statement in loop.body:
         yields.visit(statement)
     if yields.line is not None:
-        return f"'yield'@{yields.line}"
-    return f"'else'@{loop.orelse[0].lineno}" if loop.orelse else None
+        return "'yield'", yields.line
+    return ("'else'", loop.orelse[0].lineno) if loop.orelse else None
 
 
 def without_continue(body: list[ast.stmt]) -> list[ast.stmt]:
@@ -192,10 +192,11 @@ class _Statements(ast.NodeTransformer):
     def visit_For(self, node: ast.For) -> Any:
         node.iter = self.visit(node.iter)
         node.target = self.visit(node.target)
-        blocked = obstacle(node)
+        found = obstacle(node)
+        blocked = ast.Constant(None) if found is None else ast.Tuple([ast.Constant(part) for part in found], ast.Load())
         body = without_continue(node.body)
         me = self._enter(node, body)
-        make = _assign(me.handle, _call(RUNTIME, "loop", [node.iter, _names(me), ast.Constant(node.lineno), ast.Constant(blocked)]))
+        make = _assign(me.handle, _call(RUNTIME, "loop", [node.iter, _names(me), ast.Constant(node.lineno), blocked]))
         loop = ast.For(node.target, _load(me.handle), [*self._body(body, me), _step(me, "next")], self._rest(node.orelse))
         return _placed([make, _step(me, "begin"), loop, _step(me, "end")], node)
 

@@ -15,6 +15,7 @@ import torch
 from ..program.expr import Block
 from ..program.ir import Ref
 from .hints import Dim
+from .shapes import broadcast
 from .tensors import TracedTensor
 from .tiles import Tile
 
@@ -28,18 +29,19 @@ _LEAST = 1.0e-7  # Triton's: what the logarithm of Box and Muller is taken of is
 
 def words(tracer: Tracer, seed: Any, offset: Any) -> tuple[TracedTensor, ...]:
     """The four words of Philox, int32 bit patterns of the shape of ``offset`` broadcast with ``seed``."""
-    low, high = _halves(tracer, seed, "seed")
-    offset_low, offset_high = _halves(tracer, offset, "offset")
-    tensors = [x for x in (low, high, offset_low, offset_high) if isinstance(x, TracedTensor)]
+    return philox(tracer, *_halves(tracer, seed, "seed"), *_halves(tracer, offset, "offset"))
+
+
+def philox(tracer: Tracer, *key_and_counter: Any) -> tuple[TracedTensor, ...]:
+    """The same of the two words of the seed and the two of the offset, each an int32 tensor or an int."""
+    tensors = [x for x in key_and_counter if isinstance(x, TracedTensor)]
     shape = torch.Size(()) if not tensors else _common(tensors)
     results = [tracer.wrap(tracer.meta(shape, torch.int32)) for _ in range(4)]
-    tracer.emit("hl.philox", tuple(map(tracer.arg, (low, high, offset_low, offset_high))), results)
+    tracer.emit("hl.philox", tuple(map(tracer.arg, key_and_counter)), results)
     return tuple(results)
 
 
 def _common(tensors: Sequence[TracedTensor]) -> Any:
-    from .shapes import broadcast
-
     return broadcast(*(t.meta.shape for t in tensors))
 
 
@@ -75,7 +77,12 @@ def randint(tracer: Tracer, shape: Sequence[Any], low: Any, high: Any, seed: Any
     _device_only(tracer, "hl.randint")
     if not all(type(n) is int for n in (low, high)) or not low < high or not -(2**31) <= low < high <= 2**31 or high - low >= 2**31:
         tracer.refuse(f"hl.randint of {low} to {high}", "expected integers low < high that fit int32, and less than 2**31 apart")
-    word, count = words(tracer, seed, offset_of(tracer, shape))[0], high - low
+    return integers(words(tracer, seed, offset_of(tracer, shape))[0], low, high)
+
+
+def integers(word: Any, low: int, high: int) -> Any:
+    """A word as an int32 in [low, high), at most 2**31 - 1 apart."""
+    count = high - low
     # abs(word) % count, where abs(-2**31) does not fit: one less, and one added after.
     magnitude = torch.where(word < 0, -1 - word, word) % count
     return torch.where(word < 0, (magnitude + 1) % count, magnitude) + low
@@ -87,9 +94,8 @@ def rand4x(tracer: Tracer, seed: Any, offset: Any) -> tuple[Any, ...]:
     return tuple(uniform(word) for word in words(tracer, seed, offset))
 
 
-def normal(tracer: Tracer, shape: Sequence[Any], seed: Any) -> Any:
-    """Normal with mean 0 and deviation 1, float32, by Box and Muller."""
-    first, second, *_ = words(tracer, seed, offset_of(tracer, shape))
+def normal(first: Any, second: Any) -> Any:
+    """Two words as a float32, normal with mean 0 and deviation 1, by Box and Muller."""
     radius = torch.sqrt(torch.log(torch.clamp_min(uniform(first), _LEAST)) * -2.0)
     return radius * torch.cos(uniform(second) * _TAU)
 

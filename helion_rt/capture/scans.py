@@ -98,7 +98,7 @@ def _combine_region(tracer: Tracer, combine: Any, tensors: Sequence[TracedTensor
     try:
         sides = [[tracer.wrap(tracer.meta(t.meta.shape, t.dtype)) for t in tensors] for _ in range(2)]
         params = [p.value for side in sides for p in side]
-        combined = _call(tracer, combine, sides[0], sides[1], is_tuple)
+        combined = _call(combine, sides[0], sides[1], is_tuple)
         if len(combined) != len(tensors):
             tracer.refuse(f"the combine function gives {len(combined)} results for {len(tensors)} tensors")
         results = [_as_type(tracer, value, tensor) for value, tensor in zip(combined, tensors, strict=True)]
@@ -110,7 +110,7 @@ def _combine_region(tracer: Tracer, combine: Any, tensors: Sequence[TracedTensor
     return region
 
 
-def _call(tracer: Tracer, combine: Any, left: list[Any], right: list[Any], is_tuple: bool) -> list[Any]:
+def _call(combine: Any, left: list[Any], right: list[Any], is_tuple: bool) -> list[Any]:
     """Calls the combine function as Helion does: ``f(a, b)`` of tensors or tuples, or ``f(a0, a1, ..., b0, b1, ...)``."""
     combine = plain_function(combine) if not inspect.isbuiltin(combine) else combine
     if not is_tuple:

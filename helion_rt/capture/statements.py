@@ -22,7 +22,7 @@ class Statements:
     def __init__(self, tracer: Tracer) -> None:
         self._tracer = tracer
 
-    def loop(self, iterable: Any, names: tuple[str, ...], line: int, obstacle: str | None) -> Any:
+    def loop(self, iterable: Any, names: tuple[str, ...], line: int, obstacle: tuple[str, int] | None) -> Any:
         """``for ... in iterable``."""
         return loops.make(self._tracer, iterable, names, line, obstacle)
 

@@ -86,7 +86,8 @@ class TracedTensor(torch.Tensor):
     def view(self, *shape: Any) -> Any:  # type: ignore[override]
         if len(shape) == 1 and isinstance(shape[0], torch.dtype):
             if shape[0].itemsize != self.dtype.itemsize or self.dtype.itemsize == 8 or torch.bool in (shape[0], self.dtype):
-                self.tracer.refuse(f"view({shape[0]}) of {self.dtype}: the elements do not keep their size", "use .to(dtype) to convert values")
+                message = f"view({shape[0]}) of {self.dtype}: the elements do not keep their size"
+                self.tracer.refuse(message, "use .to(dtype) to convert values")
             return torch.Tensor.view(self, shape[0])
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
         return torch.Tensor.view(self, self.tracer.plain_sizes(sizes))

@@ -15,7 +15,7 @@ import torch
 from ..exc import CaptureError, DTypeError, ShapeMismatch, Unsupported
 from ..program.expr import Block, Expr
 from ..program.ir import Arg, Axis, BlockInfo, Constraint, DType, Op, Ref, Region, Relation, Span, TensorType, TileIndex, inputs_of
-from . import aten, indexing, inline, jagged, memory, products, rng, scans, tiles, views
+from . import aten, draws, indexing, inline, jagged, memory, products, rng, scans, tiles, views
 from .hints import FIRST_HINTS, Hints, make_dim
 from .probes import Probes
 from .source import KernelSource
@@ -54,6 +54,7 @@ class Frame:
     kind: FrameKind
     axes: tuple[int, ...] = ()
     ops: list[Op] = field(default_factory=list)
+    repeats: bool = False  # the test or the body of a ``while``: runs again with nothing that counts the rounds
 
 
 def renamed(ops: Sequence[Op], names: Mapping[int, int]) -> tuple[Op, ...]:
@@ -119,6 +120,7 @@ class Tracer:
         self.guarding = False  # operations are recorded that make others safe for jagged tiles
         self.decomposing = 0
         self.tunables: dict[str, Any] = {}  # that the kernel has asked for
+        self.seeds = draws.Seeds()
         self.scalars: set[int] = set()  # the SCALAR params
 
     @property
@@ -290,7 +292,8 @@ class Tracer:
         if tensor.tracer is not self:
             self.refuse("a tensor of another kernel is used", "pass it as an argument")
         if tensor.frame not in self.stack:
-            self.refuse("a value computed inside of a tile loop or branch that has ended is used", "store it to a tensor, or carry it in a variable")
+            message = "a value computed inside of a tile loop or branch that has ended is used"
+            self.refuse(message, "store it to a tensor, or carry it in a variable")
         if tensor.loaned is not None:
             tensor.read_on_loan = True
         self.used.add(tensor.value)
@@ -321,7 +324,7 @@ class Tracer:
             if isinstance(guarded, TracedTensor):
                 return guarded
             args = guarded
-        special = aten.SPECIAL.get(func)
+        special = aten.SPECIAL.get(func) or draws.SPECIAL.get(func)
         if special is not None:
             return special(self, func, args, kwargs)
         info = aten.info(func)

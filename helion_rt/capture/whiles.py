@@ -80,7 +80,7 @@ class _DeviceWhile:
 
     def __init__(self, tracer: Tracer, names: tuple[str, ...], line: int) -> None:
         self.tracer, self.line = tracer, line
-        self.test, self.round = (tracing.Frame(tracing.FrameKind.BRANCH) for _ in range(2))
+        self.test, self.round = (tracing.Frame(tracing.FrameKind.BRANCH, repeats=True) for _ in range(2))
         self.carried = Carried(tracer, names, line, "a 'while' loop")
         self.condition: Arg = None
         self.tested_entry: dict[str, int] = {}

@@ -55,17 +55,13 @@ _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }  # fmt: skip
 
 
-def atomic(kind: str, tensor: torch.Tensor, index: Any, value: Any, mask: Any = None, expected: Any = None) -> torch.Tensor:
+def atomic(kind: str, tensor: torch.Tensor, index: Any, value: Any, expected: Any = None) -> torch.Tensor:
     """Combines ``value`` into ``tensor[index]``, one element after the other; what the elements held before."""
-    before = load(tensor, index, mask)
-    places = find(tensor, index, checked=mask is None)
+    before, places = load(tensor, index), find(tensor, index)
     full = _value(value, tensor, places.shape).reshape(-1)
     wanted = None if expected is None else _value(expected, tensor, places.shape).reshape(-1)
-    chosen = torch.ones(places.shape, dtype=torch.bool) if mask is None else torch.broadcast_to(torch.as_tensor(mask), places.shape)
     at = [torch.broadcast_to(a, places.shape).reshape(-1).tolist() for a in places.at]
-    for i, holds in enumerate(chosen.reshape(-1).tolist()):
-        if not holds:
-            continue
+    for i in range(full.numel()):
         place = tuple(a[i] for a in at)
         if wanted is None:
             tensor[place] = _COMBINE[kind](tensor[place], full[i])
@@ -149,8 +145,6 @@ def _position(value: int, size: int) -> int:
     if not -size <= value < size:
         raise ShapeMismatch(f"index {value} is out of range for a dimension of {size}", hint=f"expected -{size} to {size - 1}")
     return value
-
-
 
 
 __all__ = ["Places", "atomic", "find", "load", "store"]

@@ -75,21 +75,21 @@ class Session:
         begins, ends, sizes, single = self._bounds(begin, end, block_size)
         blocks = self._chosen(begins, ends, sizes)
         ranges = [Range(b, e, size) for b, e, size in zip(begins, ends, blocks, strict=True)]
-        return self._loop(tiles_of(ranges, single=False), lambda tiles: tiles[0] if single else tiles)
+        return self._loop(tiles_of(ranges), lambda tiles: tiles[0] if single else tiles)
 
     @_plainly
     def grid(self, begin: Any, end: Any, step: Any) -> Iterator[Any]:
         begins, ends, steps, single = self._bounds(begin, end, step)
         # The positions begin, begin + step, ...: tiles whose begin is what the loop variable is.
         ranges = [Range(b, e, 1 if s is None else int(s)) for b, e, s in zip(begins, ends, steps, strict=True)]
-        return self._loop(tiles_of(ranges, single=False), lambda tiles: tiles[0].begin if single else tuple(t.begin for t in tiles))
+        return self._loop(tiles_of(ranges), lambda tiles: tiles[0].begin if single else tuple(t.begin for t in tiles))
 
     @_plainly
-    def jagged_tile(self, parent: Any, block_size: Any = None) -> Iterator[Any]:
+    def jagged_tile(self, parent: Any) -> Iterator[Any]:
         lengths = torch.as_tensor(as_value(parent)).reshape(-1)
         if lengths.numel() and bool((lengths != lengths[0]).any()):
             self.refuse("rows of different lengths in one tile of the reference mode", "leave the block size of the outer loop open")
-        return self.tile(None, int(lengths[0]) if lengths.numel() else 0, block_size)
+        return self.tile(None, int(lengths[0]) if lengths.numel() else 0, None)
 
     def _loop(self, tiles: Iterator[Any], variable: Callable[[Any], Any]) -> Iterator[Any]:
         depth = len(self.active)
@@ -179,8 +179,8 @@ class Session:
         indexing.store(tensor, index, value, mask)
 
     @_plainly
-    def atomic(self, kind: str, tensor: torch.Tensor, index: Any, value: Any, expected: Any = None, mask: Any = None) -> torch.Tensor:
-        return indexing.atomic(kind, tensor, index, value, mask, expected)
+    def atomic(self, kind: str, tensor: torch.Tensor, index: Any, value: Any, expected: Any = None) -> torch.Tensor:
+        return indexing.atomic(kind, tensor, index, value, expected)
 
     def specialize(self, value: Any) -> Any:
         return value

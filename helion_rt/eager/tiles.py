@@ -106,11 +106,10 @@ for _name in "lt le gt ge eq ne".split():
     setattr(EagerTile, f"__{_name}__", _on_index(f"__{_name}__"))
 
 
-def tiles_of(ranges: Sequence[Range], single: bool) -> Iterator[Any]:
-    """The tiles of a loop over ``ranges``, the last dimension fastest: tuples of them, or tiles where ``single``."""
+def tiles_of(ranges: Sequence[Range]) -> Iterator[tuple[EagerTile, ...]]:
+    """The tiles of a loop over ``ranges``, the last dimension fastest."""
     for numbers in itertools.product(*(range(r.count) for r in ranges)):
-        tiles = tuple(EagerTile(r, n) for r, n in zip(ranges, numbers, strict=True))
-        yield tiles[0] if single else tiles
+        yield tuple(EagerTile(r, n) for r, n in zip(ranges, numbers, strict=True))
 
 
 __all__ = ["EagerTile", "Range", "as_value", "tiles_of"]

@@ -29,8 +29,8 @@ def matmul(
         ``[m, n]`` in PyTorch's promoted dtype of ``x`` and ``y``.
     """
     m, k = x.size()
-    k2, n = y.size()
-    assert k == k2, f"size mismatch {k} != {k2}"
+    n = y.size(1)
+    assert y.size(0) == k, f"x has {k} columns, y has {y.size(0)} rows"
     out = torch.empty([m, n], dtype=torch.promote_types(x.dtype, y.dtype), device=x.device)
     for tile_m, tile_n in hl.tile([m, n]):
         acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)

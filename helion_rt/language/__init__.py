@@ -1,6 +1,8 @@
 """What a kernel may say: ``import helion_rt.language as hl``.
 
 The names and their meaning are Helion's. A name of Helion's that is not here is refused with ``Unsupported`` when used.
+Outside of a kernel every name raises ``HelionError``; in one, arguments that do not fit raise a ``CaptureError`` at its line:
+``ShapeMismatch``, ``DTypeError``, else ``Unsupported``.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def full(shape: Sequence[Any], value: Any, dtype: torch.dtype | None = None, dev
 
 
 def arange(*args: Any, dtype: torch.dtype | None = None, device: object = None) -> Any:
-    """``torch.arange``, int32 by default. Sizes may be block sizes."""
+    """``torch.arange``: [n], int32 by default. Sizes may be block sizes."""
     import torch
 
     tracer("arange")
@@ -85,21 +87,24 @@ def dot(mat1: Any, mat2: Any, acc: Any = None, out_dtype: torch.dtype | None = N
     """``mat1 @ mat2`` (+ ``acc``): [m, k] @ [k, n], or batched [b, m, k] @ [b, k, n].
 
     Accumulated in float32 (int32 for int8). The result has the dtype of ``acc``, else ``out_dtype``, else float32
-    (int32 for int8).
+    (int32 for int8). ``acc`` has the shape of the product. Raises ``ShapeMismatch``, and ``DTypeError`` where the operands differ.
     """
     return tracer("dot").dot(mat1, mat2, acc, out_dtype)
 
 
 def load(tensor: Any, index: Sequence[Any], extra_mask: Any = None, eviction_policy: str | None = None) -> Any:
-    """``tensor[index]`` in device code; 0 where ``extra_mask`` (bool, broadcasts to the result) does not hold.
+    """``tensor[index]`` in device code, in the dtype of ``tensor``; 0 where ``extra_mask`` (bool, broadcasts to the result) does not hold.
 
-    Index tensors gather: those of one dimension form a grid ([n] and [m] give [n, m]), else neighbours broadcast together.
+    Index tensors (integers) gather: those of one dimension form a grid ([n] and [m] give [n, m]), else neighbours broadcast together.
     """
     return tracer("load").load(tensor, tuple(index), extra_mask)
 
 
 def store(tensor: Any, index: Sequence[Any], value: Any, extra_mask: Any = None) -> None:
-    """``tensor[index] = value`` in device code, where ``extra_mask`` (bool, broadcasts to the selection) holds."""
+    """``tensor[index] = value`` in device code, where ``extra_mask`` (bool, broadcasts to the selection) holds.
+
+    ``value``, a tile or a number, broadcasts to the selection and is converted to the dtype of ``tensor``.
+    """
     tracer("store").store(tensor, tuple(index), value, extra_mask)
 
 
@@ -111,8 +116,9 @@ def barrier() -> None:
 def jagged_tile(parent: Any) -> Any:
     """A tile loop whose end differs from lane to lane: ``for tile_k in hl.jagged_tile(lengths[tile_b])``.
 
-    Runs to the longest lane. Where a value has a jagged dimension, elements past the end of their lane are not read (0),
-    not written, and count for nothing in reductions and products over it.
+    ``parent``: an integer for each lane of outer tiles, e.g. int32 [block]. The loop runs to the longest lane.
+    Where a value has a jagged dimension, elements past the end of their lane are not read (0), not written, and count for
+    nothing in reductions and products over it.
     """
     return tracer("jagged_tile").jagged_tile(parent)
 

@@ -1,7 +1,8 @@
 """Atomic read-modify-write operations on tensors: right also where several tiles, or one index tensor twice, name an element.
 
 Each takes a whole tensor, an index as in ``tensor[index]`` (index tensors too), and a value that broadcasts to what the index
-selects; each returns what the elements held before. ``sem`` (the memory order on a GPU) is accepted and ignored: tiles run in order.
+selects and is converted to the tensor's dtype; each returns what the elements held before, in that shape and dtype. A dtype that
+an operation is not for raises ``DTypeError``. ``sem`` (the memory order on a GPU) is accepted and ignored: tiles run in order.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def _atomic(kind: str, target: Any, index: Sequence[Any], value: Any, sem: str, 
 
 
 def atomic_add(target: Any, index: Sequence[Any], value: Any, sem: str = "relaxed") -> Any:
-    """``target[index] += value``. Returns what was there."""
+    """``target[index] += value``, of numbers. Returns what was there."""
     return _atomic("add", target, index, value, sem)
 
 
@@ -40,12 +41,12 @@ def atomic_xor(target: Any, index: Sequence[Any], value: Any, sem: str = "relaxe
 
 
 def atomic_max(target: Any, index: Sequence[Any], value: Any, sem: str = "relaxed") -> Any:
-    """``target[index] = maximum(target[index], value)``. Returns what was there."""
+    """``target[index] = maximum(target[index], value)``, of numbers. Returns what was there."""
     return _atomic("max", target, index, value, sem)
 
 
 def atomic_min(target: Any, index: Sequence[Any], value: Any, sem: str = "relaxed") -> Any:
-    """``target[index] = minimum(target[index], value)``. Returns what was there."""
+    """``target[index] = minimum(target[index], value)``, of numbers. Returns what was there."""
     return _atomic("min", target, index, value, sem)
 
 

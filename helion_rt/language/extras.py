@@ -9,15 +9,15 @@ from ._active import tracer
 
 
 def split(tensor: Any) -> Any:
-    """The two halves of a tensor whose last dimension is 2, without it."""
-    tracer("split")
+    """The two halves of a tensor whose last dimension is 2: [..., 2] gives two of [...], in its dtype."""
+    active = tracer("split")
     if not tensor.dim() or tensor.shape[-1] != 2:
-        tracer("split").refuse("hl.split of a tensor whose last dimension is not 2", "reshape it first: x.reshape([..., n, 2])")
+        active.refuse("hl.split of a tensor whose last dimension is not 2", "reshape it first: x.reshape([..., n, 2])")
     return tensor.select(-1, 0), tensor.select(-1, 1)
 
 
 def join(tensor0: Any, tensor1: Any) -> Any:
-    """Two tensors, broadcast to one shape, side by side along a new last dimension."""
+    """Two tensors of one dtype, broadcast to one shape [...], side by side along a new last dimension: [..., 2]."""
     import torch
 
     active = tracer("join")

@@ -22,5 +22,5 @@ def randint(shape: Sequence[Any], low: int, high: int, seed: Any, device: object
 
 
 def rand4x(seed: Any, offsets: Any) -> Any:
-    """Four tensors of uniform random numbers, of the shape of ``offsets``, an integer tensor: Triton's ``tl.rand4x``."""
+    """Four tensors of uniform random numbers, float32, of the shape of ``offsets``, an integer tensor: Triton's ``tl.rand4x``."""
     return tracer("rand4x").rand4x(seed, offsets)

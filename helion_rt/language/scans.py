@@ -12,7 +12,8 @@ def associative_scan(combine_fn: Callable[..., Any], input_tensor: Any, dim: int
     """Inclusive scans of a tile along ``dim``: each element is all before it and itself, combined.
 
     ``combine_fn`` is associative and elementwise: ``f(left, right)``. For a tuple of tiles of one shape it takes two tuples, or all
-    left elements and then all right ones, and returns as many. ``reverse``: from the last element to the first.
+    left elements and then all right ones, and returns as many. Results have the shapes and dtypes of the inputs. ``reverse``: from the
+    last element to the first.
     """
     return tracer("associative_scan").associative_scan(combine_fn, input_tensor, dim, reverse)
 
@@ -20,7 +21,8 @@ def associative_scan(combine_fn: Callable[..., Any], input_tensor: Any, dim: int
 def reduce(combine_fn: Callable[..., Any], input_tensor: Any, dim: int | None = None, other: Any = 0, keep_dims: bool = False) -> Any:
     """A tile, or a tuple of them, reduced along ``dim`` (None: all) with ``combine_fn``, as for ``associative_scan``.
 
-    ``other`` is accepted and not needed: elements that do not exist are not combined.
+    Results have the dtypes of the inputs, and their shapes without ``dim`` (with it, of size 1, if ``keep_dims``). ``other`` is
+    accepted and not needed: elements that do not exist are not combined.
     """
     return tracer("reduce").reduce(combine_fn, input_tensor, dim, other, keep_dims)
 

@@ -44,7 +44,7 @@ def _asinh(x):
 ACOSH = '''
 def _acosh(x):
     over = x - 1
-    small = jnp.log1p(over + jnp.sqrt(over * (over + 2)))
+    small = jnp.log1p(over + jnp.sqrt(over) * jnp.sqrt(over + 2))
     return jnp.where(x < 1e9, small, jnp.log(x) + 0.6931471805599453)
 '''
 
@@ -76,12 +76,44 @@ def _hypot(x, y):
 NEGATIVE = '''
 def _negative(x):
     """Whether the sign is minus, that of zero and of NaN too."""
-    if not jnp.issubdtype(jnp.result_type(x), jnp.floating):
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.floating):
         return x < 0
-    wide = jnp.asarray(x, jnp.float32) if x.dtype.itemsize < 4 else jnp.asarray(x)
+    wide = x.astype(jnp.float32) if x.dtype.itemsize < 4 else x
     return lax.bitcast_convert_type(wide, jnp.int64 if wide.dtype.itemsize == 8 else jnp.int32) < 0
 '''
 
+SIGN = '''
+def _sign(x):
+    """-1, 0 or 1; 0 for NaN, as in torch."""
+    return jnp.where(x > 0, jnp.ones_like(x), jnp.where(x < 0, -jnp.ones_like(x), jnp.zeros_like(x)))
+'''
+
+FLAT_POSITION = '''
+def _flat_position(flat, shape, held):
+    """A position in a tile of ``shape``, counted row by row, as one in a tile that has ``held`` elements along each dimension."""
+    position, stride = 0, 1
+    for size, count in zip(shape[::-1], held[::-1]):
+        position = position + flat % size * stride
+        flat, stride = flat // size, stride * count
+    return position
+'''
+
+INT_POWER = '''
+def _int_power(x, n, dtype):
+    """x ** n of integers, modulo what ``dtype`` holds; 0 for negative n, but of 1 and -1."""
+    x, n = jnp.broadcast_arrays(jnp.asarray(x, dtype), jnp.asarray(n, dtype))
+    result, square, rest = jnp.ones_like(x), x, n
+    for _ in range(8 * x.dtype.itemsize):
+        result = jnp.where((rest & 1) != 0, result * square, result)
+        square, rest = square * square, rest >> 1
+    if not jnp.issubdtype(x.dtype, jnp.signedinteger):
+        return result
+    inverse = jnp.where(x == 1, 1, jnp.where(x == -1, 1 - 2 * (n & 1), 0)).astype(x.dtype)
+    return jnp.where(n < 0, inverse, result)
+'''
+
 HELPERS = {
+    "_int_power": INT_POWER, "_sign": SIGN, "_flat_position": FLAT_POSITION,
     "_expm1": EXPM1, "_sinh": SINH, "_cosh": COSH, "_asinh": ASINH, "_acosh": ACOSH, "_erfc": ERFC, "_hypot": HYPOT, "_negative": NEGATIVE,
 }  # fmt: skip

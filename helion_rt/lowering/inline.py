@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ..exc import PlanError
+from ..program.fingerprint import source_digest
 from ..program.ir import Op, Ref, TensorType
 from .evaluate import resolve
 from .layout import Form, phys_shape
@@ -32,8 +33,6 @@ def _parts(op: Op) -> tuple[str, str, tuple[Any, ...], str, bool]:
 
 def imported(op: Op) -> Callable[..., Any]:
     """The function that ``hl.inline`` calls, which must still be the one that was captured. Raises ``PlanError``."""
-    from ..capture.inline import source_digest  # late: it stands above this package, and few programs need it
-
     module, name, _, digest, _ = _parts(op)
     try:
         fn = getattr(importlib.import_module(module), name)

@@ -14,6 +14,7 @@ from ..exc import PlanError
 from ..program.expr import Expr
 from ..program.ir import Arg, Axis, DType, Op, Program, Ref, Region, TensorType, output_leaves, refs_in, walk
 from ..program.regions import axes_of, has_effect, reads_of, target_of
+from .bounds import bound
 from .ops import FLOATS, LOW_PRECISION, Kind, base_name, kind_of, reduced_dims
 
 
@@ -295,10 +296,15 @@ def legalize(program: Program) -> Program:
 
     host = region(program.host)
     axes = list(program.axes)
-    host = dataclasses.replace(host, ops=tuple(_load_scalars(op, types, axes) if op.name == "hl.launch" else op for op in host.ops))
+    host = dataclasses.replace(host, ops=tuple(_launch(op, types, axes) if op.name == "hl.launch" else op for op in host.ops))
     program = dataclasses.replace(program, axes=tuple(axes))
     narrowed = tuple(dataclasses.replace(t, dtype=narrow(t.dtype)) for t in types)
     return dataclasses.replace(program, host=_without_dead(program, host, _live_roots(program)), types=narrowed)
+
+
+def _launch(launch: Op, types: list[TensorType], axes: list[Axis]) -> Op:
+    launch = _load_scalars(launch, types, axes)
+    return bound(launch, axes, types)
 
 
 def _load_scalars(launch: Op, types: list[TensorType], axes: list[Axis]) -> Op:

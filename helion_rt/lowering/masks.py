@@ -129,7 +129,7 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
         assert isinstance(dim, int)
         return tuple(NONE if d == dim % rank else t for d, t in enumerate(_broadcast([_of(inputs[0], tags)], rank)))
     kind = ops.kind_of(op.name)
-    if kind is Kind.CREATE:
+    if kind is Kind.CREATE or "tiles" in dict(op.kwargs):
         return _made_tags(rules, op, tags, rank)
     if not any(t for r in inputs for t in _of(r, tags)):
         return (NONE,) * rank
@@ -156,7 +156,7 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
 
 
 def _made_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tags:
-    """Of what is allocated: bounded by the tiles of its shape, or by what it is made like."""
+    """Of what is allocated, or repeated: bounded by the tiles of its shape, or by what it is made like."""
     kwargs = dict(op.kwargs)
     tiles = kwargs.get("tiles", (None,) * rank)
     assert isinstance(tiles, tuple)

@@ -9,7 +9,6 @@ from ..program.ir import Arg, Op, Ref, Span, TileIndex
 
 Shape = tuple[int, ...]
 
-ATOMICS = ("add", "max", "min", "and", "or", "xor", "xchg", "cas")
 SCATTERS = {"add": "add", "max": "max", "min": "min", "xchg": "set"}  # the atomics that JAX has a scatter for
 
 
@@ -42,12 +41,6 @@ def memory_of(op: Op) -> Memory | None:
     mask, expected = (*rest, None, None)[:2]
     assert mask is None or isinstance(mask, Ref)
     return Memory(tensor, index, op.name != "hl.store", op.name != "hl.load", value, mask, kind, expected)
-
-
-def written_by(op: Op) -> Ref | None:
-    """The host tensor that ``op`` itself (not its regions) writes to."""
-    memory = memory_of(op)
-    return memory.tensor if memory is not None and memory.writes else None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ def literal(value: object, dtype: str | None = None) -> str:
     """A Python number as source text; in the class of ``dtype`` where given, so that JAX's weak typing keeps it."""
     if isinstance(value, bool):
         value = value if dtype in (None, "bool") else int(value)
+    elif isinstance(value, (int, float)) and dtype == "bool":
+        value = bool(value)
     if isinstance(value, int) and not isinstance(value, bool) and dtype in FLOATS:
         value = float(value)
     if isinstance(value, float) and dtype in INT_WIDTH:
@@ -185,7 +187,7 @@ def _div(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
         return _arith("jnp.floor_divide({0}, {1})")(args[:2], {}, out)
     if out.dtype in FLOATS:
         return _arith("jnp.trunc({0} / {1})")(args[:2], {}, out)
-    return _arith("lax.div({0}, jnp.broadcast_to(jnp.asarray({1}, {0}.dtype), {0}.shape))")(args[:2], {}, out)
+    return _arith(f"lax.div(*jnp.broadcast_arrays({{0}}, jnp.asarray({{1}}, {dtype_text(out.dtype)})))")(args[:2], {}, out)
 
 
 def _rsub(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
@@ -224,6 +226,8 @@ def _pow(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
             wide = "float32" if out.dtype in LOW_PRECISION else out.dtype
             text = f"lax.integer_pow({term(args[0], wide)}, {int(exponent)})"
             return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
+    if out.dtype in INT_WIDTH:
+        return _arith(f"_int_power({{0}}, {{1}}, {dtype_text(out.dtype)})")(args[:2], {}, out)
     return _arith("jnp.power({0}, {1})", wide=True)(args[:2], {}, out)
 
 
@@ -239,6 +243,11 @@ def _gelu(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
 
 def _isnan(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
     return f"({args[0].text} != {args[0].text})"
+
+
+def _sign(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
+    text = term(args[0], out.dtype)
+    return text if out.dtype == "bool" else f"_sign({text})"
 
 
 def _philox_word(args: list[Any], kwargs: dict[str, Any], out: Result) -> str:
@@ -285,7 +294,7 @@ ELEMENTWISE: dict[str, Emitter] = {
     "special_erfc": _unary("_erfc({0})"),
     "erfinv": _unary("lax.erf_inv({0})"),
     "lgamma": _unary("lax.lgamma({0})"),
-    "digamma": _unary("lax.digamma({0})"),
+    "digamma": _unary("jnp.where({0} == 0, -1 / {0}, lax.digamma({0}))"),
     "gelu": _gelu,
     "floor": _unary("jnp.floor({0})"),
     "ceil": _unary("jnp.ceil({0})"),
@@ -312,8 +321,8 @@ ELEMENTWISE: dict[str, Emitter] = {
     "clamp_max": _arith("jnp.minimum({0}, {1})"),
     "neg": _arith("(-{0})"),
     "abs": _arith("jnp.abs({0})"),
-    "sign": _arith("jnp.sign({0})"),
-    "sgn": _arith("jnp.sign({0})"),
+    "sign": _sign,
+    "sgn": _sign,
     "square": _arith("jnp.square({0})"),
     "relu": _arith("jnp.maximum({0}, 0)"),
     "copysign": _arith("jnp.where(_negative({1}), -jnp.abs({0}), jnp.abs({0}))"),

@@ -35,8 +35,12 @@ def _philox(*words):
         first, second = high_word(-845247145, c2) ^ c1 ^ k0, high_word(-766435501, c0) ^ c3 ^ k1
         return k0 - 1640531527, k1 - 1150833019, first, c2 * -845247145, second, c0 * -766435501
 
+    # Mosaic has no loop that begins with a constant, or with a scalar everywhere, and goes on with a vector: this is a zero that it
+    # does not know to be one.
+    sixteen = jnp.full_like(c0, 16)
+    zero = lax.shift_right_logical(lax.shift_right_logical(c0, sixteen), sixteen)
     # A loop, not ten rounds in a row: a tenth of the code to compile.
-    return lax.fori_loop(0, 10, one, (k0, k1, c0, c1, c2, c3))[2:]
+    return lax.fori_loop(0, 10, one, (k0, k1, c0, c1 | zero, c2 | zero, c3 | zero))[2:]
 '''
 
 HELPERS = {"_philox": PHILOX}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..program.expr import blocks_in, evaluate
-from ..program.ir import Axis, Op, Program, Ref, Region, TileIndex, output_leaves, walk
+from ..program.ir import Op, Program, Ref, Region, TileIndex, output_leaves, walk
 from ..program.regions import WRITES, inits_of, target_of
 from . import constraints, inline, scans
 from .evaluate import apply, count, resolve, shape_of
@@ -237,7 +237,8 @@ def _walk_axes(program: Program, axes: tuple[Any, ...], region: Region, state: S
         return values, [local.env[t] for t in stored]
 
     packed = (carried, [state.env[t] for t in stored])
-    packed = _tiles(axis, begin, end, size, step, packed)
+    exact = program.blocks[axis.block].fixed is not None or depends_on_blocks(program)
+    packed = _tiles(begin, end, size, step, packed, exact)
     for target, content in zip(stored, packed[1], strict=True):
         state.env[target] = content
     return packed[0]
@@ -252,7 +253,8 @@ def _next_carry(value: Any, carry: jax.Array) -> jax.Array:
     return carry.at[part].set(value[part])
 
 
-def _tiles(axis: Axis, begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any) -> Any:
+def _tiles(begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any, exact: bool) -> Any:
+    """``step`` for every tile. ``exact``: results may depend on what is one tile, so that the last one must not be cut in pieces."""
     if isinstance(begin, int) and isinstance(end, int):
         extent = max(0, end - begin)
         full, tail = divmod(extent, min(size, extent) or 1)
@@ -262,15 +264,23 @@ def _tiles(axis: Axis, begin: Any, end: Any, size: int, step: Callable[[Tile, An
         elif full:
             packed = lax.fori_loop(0, full, lambda i, p: step(Tile(begin + i * size, size, i), p), packed)
         return step(Tile(begin + full * size, tail, full), packed) if tail else packed
-    # Bounds known only at run time: the full tiles, then what is left in pieces of powers of two, each run or not.
+    # Bounds known only at run time: the full tiles, then what is left.
     extent = jnp.maximum(0, jnp.asarray(end, jnp.int32) - jnp.asarray(begin, jnp.int32))
     full = extent // size
     packed = lax.fori_loop(0, full, lambda i, p: step(Tile(begin + i * size, size, i), p), packed)
     at, left = begin + full * size, extent % size
+    if exact:
+        tails = [lambda p, n=n: step(Tile(at, n, full), p) for n in range(1, size)]
+        return lax.switch(left, [lambda p: p, *tails], packed)
+    return _pieces(at, left, size, full, step, packed)
+
+
+def _pieces(at: Any, left: Any, size: int, number: Any, step: Callable[[Tile, Any], Any], packed: Any) -> Any:
+    """A last tile of ``left`` elements, less than ``size``, in pieces of powers of two, each run or not: few programs to compile."""
     piece = 1 << max(0, (size - 1).bit_length() - 1)
     while piece and size > 1:
         run = (left & piece) != 0
-        packed = lax.cond(run, lambda p, at=at, piece=piece: step(Tile(at, piece, full), p), lambda p: p, packed)
+        packed = lax.cond(run, lambda p, at=at, piece=piece: step(Tile(at, piece, number), p), lambda p: p, packed)
         at = at + jnp.where(run, piece, 0)
         piece >>= 1
     return packed

@@ -63,7 +63,7 @@ class Selection:
 def select(program: Program, memory: Memory, extents: Shape, state: State, parts: Sequence[Arg] = ()) -> Selection:
     """``parts`` are values that go with the selection: it is cut to the elements that all of them have."""
     full_shape = _full_shape(program, memory, extents, state)
-    shape = _true_shape(program, memory, full_shape, extents, state, parts)
+    shape = _true_shape(program, memory, full_shape, state, parts)
     dims = selected_dims(memory.index, lambda v: shape_of(program, v, state.blocks))
     wanted = {s.dim: n for s, n in zip(dims, shape, strict=True) if s.dim is not None}
     common_dims = [n for s, n in zip(dims, shape, strict=True) if s.common is not None]
@@ -125,7 +125,7 @@ def _full_shape(program: Program, memory: Memory, extents: Shape, state: State) 
     return tuple(out)
 
 
-def _true_shape(program: Program, memory: Memory, full: Shape, extents: Shape, state: State, parts: Sequence[Arg]) -> Shape:
+def _true_shape(program: Program, memory: Memory, full: Shape, state: State, parts: Sequence[Arg]) -> Shape:
     """What there is of ``full``: tiles, index tensors, and ``parts`` may all have fewer elements."""
     dims = selected_dims(memory.index, lambda v: shape_of(program, v, state.blocks))
     shape = [

@@ -41,7 +41,7 @@ def fit(program: Program, op: Op, full: Sequence[Shape], true: Sequence[Shape], 
     if kind is Kind.CONTRACT:
         return _contracted(full, true, result)
     if kind is Kind.OTHER:
-        return _moved(program, op, base, full, true, result)
+        return _moved(program, op, base, full, true)
     return cut, result
 
 
@@ -111,7 +111,7 @@ def _contracted(full: Sequence[Shape], true: Sequence[Shape], result: Shape) -> 
     return [*cut, *(prefix(f, t, shape, result) for f, t in zip(full[2:], true[2:], strict=True))], shape
 
 
-def _moved(program: Program, op: Op, base: str, full: Sequence[Shape], true: Sequence[Shape], result: Shape) -> tuple[list[Shape], Shape]:
+def _moved(program: Program, op: Op, base: str, full: Sequence[Shape], true: Sequence[Shape]) -> tuple[list[Shape], Shape]:
     cut, given = list(true), [*op.args[1:2], dict(op.kwargs).get("dim", 0)]
     dim = given[0] if isinstance(given[0], int) else 0
     at = dim % max(1, len(true[0]))

@@ -244,6 +244,9 @@ class Windows:
             start = self.value(info.begin)
             # One row or one lane of many is no legal block on a TPU: there the kernel slices it out.
             sliver = self.target.is_tpu and from_end < 2 and size == 1 and extent > 1
+            # So it does with the only tile of an axis that ends before the dimension, such as the offsets of n rows among n + 1.
+            unit = LANES if from_end == 0 else SUBLANES
+            sliver |= self.target.is_tpu and from_end < 2 and trips == 1 and size != extent and size % unit != 0
             last = start + trips * size  # where the last tile ends, which may be past the end
             inside = last - size < max(extent, 1)  # an axis longer than the dimension has tiles that are no block of it
             if axis in indexed and start % size == 0 and not sliver and inside:

@@ -248,7 +248,20 @@ class KernelWriter:
         shape = self.shape(result)
         wanted = Result(shape, phys_shape(shape, form), self.type(result).dtype, not self.plan.target.is_tpu)
         args, kwargs = self.arguments(op, form)
-        self.assign((result, form), ops.base_name(op.name).replace("hl.", ""), expression(op.name, args, kwargs, wanted))
+        text = self.renumbered(op, expression(op.name, args, kwargs, wanted))
+        self.assign((result, form), ops.base_name(op.name).replace("hl.", ""), text)
+
+    def renumbered(self, op: Op, text: str) -> str:
+        """``text``, a position counted over a whole ragged tile, as one among the elements that exist."""
+        rule = ops.REDUCTIONS.get(ops.base_name(op.name))
+        source = op.args[0] if rule is not None and rule.index else None
+        if not isinstance(source, Ref):
+            return text
+        shape = self.shape(source.id)
+        if len(ops.reduced_dims(op.args, dict(op.kwargs), len(shape))) < 2 or not any(self.tag(source, d) for d in range(1, len(shape))):
+            return text
+        held = ", ".join(self.held(n, self.tag(source, d)) for d, n in enumerate(shape))
+        return f"_flat_position({text}, {shape}, ({held}))"
 
     def arguments(self, op: Op, form: Form) -> tuple[list[Any], dict[str, Any]]:
         """The operands of ``op`` in the forms that it needs to give its result in ``form``, masked where they must be."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,11 @@ def fingerprint(program: Program) -> str:
         constraints=constraints, probes=(),
     )  # fmt: skip
     return hashlib.sha256(b"helion_rt program 1\0" + encode(plain)).hexdigest()
+
+
+def source_digest(fn: Any) -> str:
+    """SHA-256 (hex) of the source of the function of an ``hl.inline``. Raises ``OSError`` or ``TypeError`` if there is none."""
+    return hashlib.sha256(inspect.getsource(fn).encode()).hexdigest()
 
 
 def _without_lines(region: Region) -> Region:

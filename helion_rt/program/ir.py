@@ -167,6 +167,7 @@ class ArgKind(enum.Enum):
     TENSOR = "tensor"
     SCALAR = "scalar"  # a Python int or float whose value is known only at run time: a rank-0 value
     STATIC = "static"  # its value is part of the signature
+    SEEDS = "seeds"  # no argument: int32 [draws, 2], drawn from torch's generator at each call; its path is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +177,7 @@ class Param:
     name: str
     path: tuple[int | str, ...]
     kind: ArgKind
-    value: int | None  # value id, for TENSOR and SCALAR
+    value: int | None  # value id; None for STATIC
     static: Arg = None  # the value, for STATIC
 
 
@@ -230,7 +231,7 @@ class Program:
 
     ``outputs`` is what the kernel returns: a Ref, a plain value, or nested tuples of them. ``mutated`` lists arguments
     written in place: (index into ``params``, Ref to the new contents). Executables made from a program take one array
-    for each TENSOR and SCALAR param, in order, and return the flat tuple of the Refs of ``outputs`` (depth first),
+    for each param that is not STATIC, in order, and return the flat tuple of the Refs of ``outputs`` (depth first),
     then those of ``mutated``. ``constraints`` is what block sizes must satisfy, ``probes`` what the arguments must hold:
     the program is specialised to it.
     """

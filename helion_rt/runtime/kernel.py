@@ -25,7 +25,7 @@ from helion_rt.program.ir import ArgKind, Program, Ref, output_leaves
 from helion_rt.program.signature import Fact
 from helion_rt.settings import Settings, TuneMode
 
-from . import aliasing, door, gradients, prepare, probes
+from . import aliasing, door, generator, gradients, prepare, probes
 from . import facts as call_facts
 from .counters import counters
 from .slot import Origin, Serving, Slot, registry
@@ -175,7 +175,11 @@ class Kernel:
         return out[0] if route.single else _for_jax(slot.program, out)
 
     def reference(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel's own source run eagerly in torch, tile by tile: for ``print`` and ``pdb``. The results are the caller's kind."""
+        """The kernel's own source run eagerly in torch, tile by tile: for ``print`` and ``pdb``. Nothing is captured or compiled.
+
+        Results have the shapes and dtypes of a call, and are the caller's kind (torch tensors or JAX arrays). Raises ``InputError``
+        under a JAX transformation, ``Unsupported`` for what this mode cannot say, and whatever the kernel itself raises.
+        """
         return self._eagerly(self._plain(*args, **kwargs))
 
     def _eagerly(self, bound: tuple[Any, ...]) -> Any:
@@ -382,7 +386,10 @@ class Kernel:
     def _arrays(self, slot: Slot, args: Sequence[Any]) -> list[Any]:
         """What the executable takes. Raises ``InputError`` for values that the device cannot hold."""
         try:
-            return [_enter(p.name, p.kind, call_facts.at(args, p.path)) for p in slot.program.array_params]
+            return [
+                generator.draw(slot.program, p, args) if p.kind is ArgKind.SEEDS else _enter(p.name, p.kind, call_facts.at(args, p.path))
+                for p in slot.program.array_params
+            ]
         except InputError as error:
             raise self._placed(error) from None
 
@@ -534,7 +541,8 @@ def kernel(
 
     ``config`` is used as it is and nothing is tuned; ``configs`` are the only ones that the tuner may choose from, beside the
     default. ``backward(*grads, *args)`` gives the gradients, with ``save_outputs`` ``backward(*grads, *outputs, *args)`` (see
-    ``gradients``). ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist.
+    ``gradients``). ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist, a ``backward``
+    that cannot be called, a kernel with ``**kwargs``, and for what is no function.
     """
     if fn is None:
         return functools.partial(kernel, config=config, configs=configs, backward=backward, save_outputs=save_outputs, **settings)

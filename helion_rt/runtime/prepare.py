@@ -26,7 +26,7 @@ from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
 from . import facts as facts_of_call
-from . import jaxcache, log, probes
+from . import generator, jaxcache, log, probes
 from .counters import counters
 from .slot import Origin, Slot, Tuning
 
@@ -124,6 +124,9 @@ def _stored(tier: LocalTier, name: str, facts: tuple[Fact, ...]) -> Program | No
 
 def _check_param(program: Program, param: Param, facts: tuple[Fact, ...]) -> None:
     """Raise ``ValueError`` unless a parameter of a stored program is one of a call with these facts."""
+    if param.kind is ArgKind.SEEDS:
+        generator.check(program, param)
+        return
     try:
         fact = facts_of_call.at(facts, param.path)
     except (LookupError, TypeError) as error:
@@ -208,7 +211,8 @@ def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
     found, key, tier, settings = find(kernel, bound, target, stored)
     program = found.program
     space = Space(program, target, kernel.configs)
-    leaves = [facts_of_call.concrete(facts_of_call.at(bound, p.path)) for p in program.array_params]
+    given = [None if p.kind is ArgKind.SEEDS else facts_of_call.at(bound, p.path) for p in program.array_params]
+    leaves = list(map(facts_of_call.concrete, given))
     slot = Slot(kernel, program, space, key, tier, settings, found.aliases, inputs.recipe(program, leaves), found.captured)
     slot.jax_settings = jaxcache.settings()
     if kernel.config is not None:
@@ -240,9 +244,12 @@ def serve(slot: Slot, config: Config | None, origin: Origin, evidence: dict[str,
 
 def _serve_forced(slot: Slot, config: Config) -> None:
     complete = slot.space.complete(config)
-    slot.space.check(complete)
-    serve(slot, complete, Origin.FORCED)
     slot.tuning = Tuning.OFF
+    try:
+        slot.space.check(complete)
+        serve(slot, complete, Origin.FORCED)
+    except EmptyTensor:  # as in ``serve_default``
+        serve(slot, None, Origin.REFERENCE)
 
 
 def _serve_record(slot: Slot, record: Record | None) -> bool:

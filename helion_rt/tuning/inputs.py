@@ -35,6 +35,9 @@ def recipe(program: Program, leaves: Sequence[Any]) -> list[dict[str, Any]]:
         assert param.value is not None
         kind = program.types[param.value]
         shape = [evaluate(dim, sizes) for dim in kind.shape]
+        if param.kind is ArgKind.SEEDS:
+            result.append({"shape": shape, "dtype": kind.dtype, "high": np.iinfo(np.int32).max, "data": None})
+            continue
         result.append(
             {"shape": shape, "dtype": _device_dtype(kind.dtype), "high": _high(program), "data": _small_integers(leaf, kind.dtype)}
         )

@@ -17,16 +17,15 @@ def add(x, y):
     return out
 
 
-def matmul(x: torch.Tensor, y: torch.Tensor, epilogue: Any = lambda acc, tile: acc) -> torch.Tensor:
-    m, k = x.size()
-    k2, n = y.size()
-    assert k == k2, f"size mismatch {k} != {k2}"
-    out = torch.empty([m, n], dtype=torch.promote_types(x.dtype, y.dtype), device=x.device)
-    for tile_m, tile_n in hl.tile([m, n]):
-        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
-        for tile_k in hl.tile(k):
-            acc = torch.addmm(acc, x[tile_m, tile_k], y[tile_k, tile_n])
-        out[tile_m, tile_n] = epilogue(acc, (tile_m, tile_n))
+def matmul(x: torch.Tensor, y: torch.Tensor, epilogue: Any = lambda acc, tiles: acc) -> torch.Tensor:
+    (m, k), n = x.size(), y.size(1)
+    assert y.size(0) == k, f"x has {k} columns, y has {y.size(0)} rows"
+    out = torch.empty([m, n], dtype=torch.promote_types(x.dtype, y.dtype))
+    for rows, columns in hl.tile([m, n]):
+        acc = hl.zeros([rows, columns])
+        for inner in hl.tile(k):
+            acc = torch.addmm(acc, x[rows, inner], y[inner, columns])
+        out[rows, columns] = epilogue(acc, (rows, columns))
     return out
 
 
@@ -55,75 +54,64 @@ def matmul_in_place(x, y):
 
 
 def softmax(x):
-    n, _m = x.size()
     out = torch.empty_like(x)
-    for tile_n in hl.tile(n):
-        out[tile_n, :] = torch.nn.functional.softmax(x[tile_n, :], dim=1)
+    for rows in hl.tile(x.size(0)):
+        out[rows, :] = torch.softmax(x[rows, :], -1)
     return out
 
 
 def softmax_two_pass(x):
     m, n = x.size()
     out = torch.empty_like(x)
-    block_size_m = hl.register_block_size(m)
-    block_size_n = hl.register_block_size(n)
-    for tile_m in hl.tile(m, block_size=block_size_m):
-        mi = hl.full([tile_m], float("-inf"), dtype=torch.float32)
-        di = hl.zeros([tile_m], dtype=torch.float32)
-        for tile_n in hl.tile(n, block_size=block_size_n):
-            values = x[tile_m, tile_n]
-            local_amax = torch.amax(values, dim=1)
-            mi_next = torch.maximum(mi, local_amax)
-            di = di * torch.exp(mi - mi_next) + torch.exp(values - mi_next[:, None]).sum(dim=1)
-            mi = mi_next
-        for tile_n in hl.tile(n, block_size=block_size_n):
-            values = x[tile_m, tile_n]
-            out[tile_m, tile_n] = torch.exp(values - mi[:, None]) / di[:, None]
+    row_block = hl.register_block_size(m)
+    column_block = hl.register_block_size(n)
+    for rows in hl.tile(m, block_size=row_block):
+        top = hl.full([rows], -math.inf)
+        total = hl.zeros([rows])
+        for columns in hl.tile(n, block_size=column_block):
+            seen = x[rows, columns]
+            highest = seen.amax(1)
+            higher = torch.maximum(top, highest)
+            total = total * torch.exp(top - higher) + torch.exp(seen - higher[:, None]).sum(1)
+            top = higher
+        for columns in hl.tile(n, block_size=column_block):
+            out[rows, columns] = torch.exp(x[rows, columns] - top[:, None]) / total[:, None]
     return out
 
 
 def layer_norm(x, weight, bias, eps: float):
-    m, _n = x.size()
     out = torch.empty_like(x)
-    for tile_m in hl.tile(m):
-        acc = x[tile_m, :].to(torch.float32)
-        var, mean = torch.var_mean(acc, dim=-1, keepdim=True, correction=0)
-        normalized = (acc - mean) * torch.rsqrt(var + eps)
-        out[tile_m, :] = normalized * weight[:].to(torch.float32) + bias[:].to(torch.float32)
+    for rows in hl.tile(x.size(0)):
+        wide = x[rows, :].to(torch.float32)
+        variance, mean = torch.var_mean(wide, dim=-1, keepdim=True, correction=0)
+        scaled = (wide - mean) * torch.rsqrt(variance + eps)
+        out[rows, :] = scaled * weight[:].to(torch.float32) + bias[:].to(torch.float32)
     return out
 
 
-def attention(q_in, k_in, v_in):
-    m_dim, n_dim, head_dim = q_in.size(-2), k_in.size(-2), hl.specialize(q_in.size(-1))
-    q_view = q_in.reshape([-1, m_dim, head_dim])
-    v_view = v_in.reshape([-1, n_dim, head_dim])
-    k_view = k_in.reshape([-1, n_dim, head_dim]).transpose(1, 2)
-    out = torch.empty_like(q_view)
-    sm_scale = 1.0 / math.sqrt(head_dim)
-    qk_scale = sm_scale * 1.44269504
-    for tile_b, tile_m in hl.tile([q_view.size(0), m_dim]):
-        m_i = hl.full([tile_b, tile_m], float("-inf"), dtype=torch.float32)
-        l_i = torch.full_like(m_i, 1.0)
-        acc = hl.zeros([tile_b, tile_m, head_dim], dtype=torch.float32)
-        q = q_view[tile_b, tile_m, :]
-        for tile_n in hl.tile(v_view.size(1)):
-            k = k_view[tile_b, :, tile_n]
-            qk = torch.bmm(q, k)
-            m_ij = torch.maximum(m_i, torch.amax(qk, -1) * qk_scale)
-            qk = qk * qk_scale - m_ij[:, :, None]
-            p = torch.exp2(qk)
-            l_ij = torch.sum(p, -1)
-            alpha = torch.exp2(m_i - m_ij)
-            l_i = l_i * alpha + l_ij
-            acc = acc * alpha[:, :, None]
-            v = v_view[tile_b, tile_n, :]
-            p = p.to(v.dtype)
-            acc = torch.baddbmm(acc, p, v)
-            m_i = m_ij
-        m_i += torch.log2(l_i)
-        acc = acc / l_i[:, :, None]
-        out[tile_b, tile_m, :] = acc.to(out.dtype)
-    return out.view(q_in.size())
+def attention(query, key, value):
+    m, n, width = query.size(-2), key.size(-2), hl.specialize(query.size(-1))
+    queries = query.reshape([-1, m, width])
+    keys = key.reshape([-1, n, width]).transpose(1, 2)
+    values = value.reshape([-1, n, width])
+    out = torch.empty_like(queries)
+    scale = math.log2(math.e) / math.sqrt(width)
+    for head, rows in hl.tile([queries.size(0), m]):
+        top = hl.full([head, rows], -math.inf)
+        total = torch.full_like(top, 1.0)  # what it begins with is multiplied by 0
+        mixed = hl.zeros([head, rows, width])
+        mine = queries[head, rows, :]
+        for columns in hl.tile(n):
+            scores = torch.bmm(mine, keys[head, :, columns]) * scale
+            higher = torch.maximum(top, scores.amax(-1))
+            weights = torch.exp2(scores - higher[:, :, None])
+            kept = torch.exp2(top - higher)
+            total = total * kept + weights.sum(-1)
+            mixed = torch.baddbmm(mixed * kept[:, :, None], weights.to(values.dtype), values[head, columns, :])
+            top = higher
+        top += torch.log2(total)
+        out[head, rows, :] = (mixed / total[:, :, None]).to(out.dtype)
+    return out.view(query.size())
 
 
 def causal_sums(x):

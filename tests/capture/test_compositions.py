@@ -156,6 +156,28 @@ def test_in_a_kernel(name: str, rows: int) -> None:
     torch.testing.assert_close(out.double(), want.double(), rtol=2e-5, atol=2e-5)
 
 
+EXACT: dict[str, Callable[[Any], Any]] = {
+    "sign": lambda x: torch.stack([torch.sign(x), torch.sgn(x)], 1),  # 0 for NaN
+    "copysign": lambda x: torch.copysign(x, -1.0),
+    "out of the domain": lambda x: torch.acosh(torch.where(x < 0, x * 1000, 1.0)),
+    "powers of integers": lambda x: torch.pow(x[:, 8:].int() - 5, (x[:, 8:].int() - 3) * 35).float(),
+    "masks": lambda x: torch.add(x > 0, x < 0, alpha=2).float(),
+    "poles": lambda x: torch.digamma(torch.where(x == 0, x, 1.0))[:, 2:4],
+    "truncated": lambda x: torch.div(x[:, 1:2].int(), x[:, 8:].int(), rounding_mode="trunc").float(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_numbers_at_the_edge(name: str) -> None:
+    fn = EXACT[name]
+    x = torch.tensor([[torch.nan, -7.0, 0.0, -0.0, 5.0, torch.inf, -torch.inf, -1e-30, *range(1, 9)]]).repeat(8, 1)
+    want = fn(x)
+    out = torch.full(want.shape, 99.0)
+    apply(x, out, fn)
+    torch.testing.assert_close(out, want, rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(out), torch.signbit(want))
+
+
 def test_what_cannot_be_picked_is_refused() -> None:
     x = torch.zeros(8, 64)
     with pytest.raises((CaptureError, NotImplementedError)):

@@ -36,6 +36,8 @@ WEIGHTS = {
     "linear of three": (lambda x, w: F.linear(x, w, w[:, 0]), (5, 16), (24, 16)),
     "addmm": (lambda x, w: torch.addmm(w[0, :], x, w, beta=0.5, alpha=2.0), (16,), (16, 24)),
     "einsum": (lambda x, w: torch.einsum("bmk,kn->bnm", x, w), (5, 16), (16, 24)),
+    "einsum of the left": (lambda x, w: torch.einsum("kn,bmk->bnm", w, x), (5, 16), (16, 24)),
+    "einsum of many rows and columns": (lambda x, w: torch.einsum("bijk,klm->bilmj", x, w), (2, 5, 16), (16, 3, 4)),
 }  # fmt: skip
 BATCHED = {
     "bmm": (lambda x, y: torch.bmm(x, y), (5, 16), (16, 24)),

@@ -59,7 +59,7 @@ def _constant(x):
 
 def _random(x):
     for tile in hl.tile(x.size(0)):
-        x[tile] = torch.rand_like(x[tile])  # HERE
+        x[tile] = torch.normal(0.0, 1.0, [tile])  # HERE
 
 
 def _mask_index(x):
@@ -124,12 +124,48 @@ def _in_place_whole(x):
         x[tile] = 1
 
 
-def _returns_tile(x):
+def _list_of_tiles(x):
     kept = []
-    for tile in hl.tile(x.size(0)):
+    for tile in hl.tile(x.size(0)):  # HERE
         kept.append(x[tile])
         x[tile] = 1
-    return kept[0]  # HERE
+    return kept[0]
+
+
+def _list_in_branch(x):
+    for tile in hl.tile(x.size(0)):
+        scale = [1.0]
+        if x[0] > 1:  # HERE
+            scale[0] = 5.0
+        x[tile] = x[tile] * scale[0]
+
+
+def _dict_in_while(x):
+    for tile in hl.tile(x.size(0)):
+        left, seen = x[0], {"rounds": 0}
+        while left > 0:  # HERE
+            left = left - 1
+            seen["rounds"] += 1
+        x[tile] = seen["rounds"]
+
+
+def _nonlocal_in_branch(x):
+    for tile in hl.tile(x.size(0)):
+        count = 0
+
+        def add():
+            nonlocal count
+            count = count + 1
+
+        if x[0] > 1:  # HERE
+            add()
+        x[tile] = x[tile] * count
+
+
+def _iterator_in_loop(x):
+    numbers = iter([1, 2, 3])
+    for tile in hl.tile(x.size(0)):  # HERE
+        x[tile] = next(numbers)
 
 
 def _tile_as_number(x):
@@ -152,7 +188,7 @@ def _stored_after_inner(x):
 
 def _random_in_place(x):
     for tile in hl.tile(x.size(0)):
-        x[tile] = torch.nn.functional.dropout(x[tile], 0.5)  # HERE
+        x[tile] = torch.zeros_like(x[tile]).uniform_()  # HERE
 
 
 REFUSED = [
@@ -165,7 +201,9 @@ REFUSED = [
     (_read_before, "'later' is used before"), (_tuple_carried, "'state' .tuple. would be carried"),
     (_carried_by_outer, "'count' .int. would be carried"),
     (_helper, "body of the kernel itself"), (_after_tile, "after its loop has ended"),
-    (_in_place_whole, "changed in place"), (_returns_tile, "returns a tile"), (_tile_as_number, "used as a number"),
+    (_list_in_branch, "a list that is made before"), (_dict_in_while, "a dict that is made before"),
+    (_nonlocal_in_branch, "'count' is changed by a function"), (_iterator_in_loop, "a list_iterator that is made before"),
+    (_in_place_whole, "changed in place"), (_list_of_tiles, "a list that is made before"), (_tile_as_number, "used as a number"),
     (_tile_on_tile, "already a tile"),
 ]  # fmt: skip
 

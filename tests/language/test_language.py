@@ -39,14 +39,14 @@ def test_bounds_and_block_sizes() -> None:
 
 def test_dimensions_keep_their_expressions() -> None:
     seen: dict[str, Any] = {}
+    note = seen.update
 
     def kernel(x):
         for tile in hl.tile(x.size(0)):
             size = tile.block_size
-            seen["twice"], seen["up"], seen["count"] = (size * 2).expr, (size + 1).expr, tile.count.expr
+            note(twice=(size * 2).expr, up=(size + 1).expr, count=tile.count.expr)
             wide = torch.zeros([size + 1, 4])
-            seen["shape"] = wide.shape[0].expr
-            seen["equal"] = wide.shape[0] == size + 1
+            note(shape=wide.shape[0].expr, equal=wide.shape[0] == size + 1)
             x[tile] = wide.sum() + size // 2
 
     program_of(kernel, rand(10))

@@ -68,10 +68,9 @@ def matmul_dot(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 @helion.kernel
 def softmax(x: torch.Tensor) -> torch.Tensor:
-    n, _m = x.size()
     out = torch.empty_like(x)
-    for tile_n in hl.tile(n):
-        out[tile_n, :] = torch.nn.functional.softmax(x[tile_n, :], dim=1)
+    for rows in hl.tile(x.size(0)):
+        out[rows, :] = torch.softmax(x[rows, :], -1)
     return out
 
 
@@ -79,20 +78,19 @@ def softmax(x: torch.Tensor) -> torch.Tensor:
 def softmax_two_pass(x: torch.Tensor) -> torch.Tensor:
     m, n = x.size()
     out = torch.empty_like(x)
-    block_m = hl.register_block_size(m)
-    block_n = hl.register_block_size(n)
-    for tile_m in hl.tile(m, block_size=block_m):
-        mi = hl.full([tile_m], float("-inf"), dtype=torch.float32)
-        di = hl.zeros([tile_m], dtype=torch.float32)
-        for tile_n in hl.tile(n, block_size=block_n):
-            values = x[tile_m, tile_n].to(torch.float32)
-            local_amax = torch.amax(values, dim=1)
-            mi_next = torch.maximum(mi, local_amax)
-            di = di * torch.exp(mi - mi_next) + torch.exp(values - mi_next[:, None]).sum(dim=1)
-            mi = mi_next
-        for tile_n in hl.tile(n, block_size=block_n):
-            values = x[tile_m, tile_n].to(torch.float32)
-            out[tile_m, tile_n] = (torch.exp(values - mi[:, None]) / di[:, None]).to(x.dtype)
+    row_block = hl.register_block_size(m)
+    column_block = hl.register_block_size(n)
+    for rows in hl.tile(m, block_size=row_block):
+        top = hl.full([rows], -math.inf)
+        total = hl.zeros([rows])
+        for columns in hl.tile(n, block_size=column_block):
+            seen = x[rows, columns].to(torch.float32)
+            higher = torch.maximum(top, seen.amax(1))
+            total = total * torch.exp(top - higher) + torch.exp(seen - higher[:, None]).sum(1)
+            top = higher
+        for columns in hl.tile(n, block_size=column_block):
+            seen = x[rows, columns].to(torch.float32)
+            out[rows, columns] = (torch.exp(seen - top[:, None]) / total[:, None]).to(x.dtype)
     return out
 
 
@@ -100,79 +98,65 @@ def softmax_two_pass(x: torch.Tensor) -> torch.Tensor:
 def layer_norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, eps: float = 1e-5):
     m, n = x.size()
     out = torch.empty_like(x)
-    mean = torch.empty([m], dtype=torch.float32, device=x.device)
-    rstd = torch.empty([m], dtype=torch.float32, device=x.device)
-    for tile_m in hl.tile(m):
-        acc = x[tile_m, :].to(torch.float32)
-        mean_val = torch.sum(acc, dim=-1) / n
-        centered = acc - mean_val[:, None]
-        var_val = torch.sum(centered * centered, dim=-1) / n
-        rstd_val = torch.rsqrt(var_val + eps)
-        normalized = centered * rstd_val[:, None]
-        acc = normalized * weight[:].to(torch.float32) + bias[:].to(torch.float32)
-        out[tile_m, :] = acc.to(x.dtype)
-        mean[tile_m] = mean_val
-        rstd[tile_m] = rstd_val
-    return out, mean, rstd
+    means = torch.empty([m], dtype=torch.float32)
+    scales = torch.empty([m], dtype=torch.float32)
+    for rows in hl.tile(m):
+        wide = x[rows, :].to(torch.float32)
+        mean = wide.sum(-1) / n
+        apart = wide - mean[:, None]
+        scale = torch.rsqrt((apart * apart).sum(-1) / n + eps)
+        means[rows], scales[rows] = mean, scale
+        out[rows, :] = (apart * scale[:, None] * weight[:].to(torch.float32) + bias[:].to(torch.float32)).to(x.dtype)
+    return out, means, scales
 
 
 @helion.kernel
-def attention(q_in: torch.Tensor, k_in: torch.Tensor, v_in: torch.Tensor) -> torch.Tensor:
-    m_dim = q_in.size(-2)
-    n_dim = k_in.size(-2)
-    assert n_dim == v_in.size(-2)
-    head_dim = hl.specialize(q_in.size(-1))
-    q_view = q_in.reshape([-1, m_dim, head_dim])
-    v_view = v_in.reshape([-1, n_dim, head_dim])
-    k_view = k_in.reshape([-1, n_dim, head_dim]).transpose(1, 2)
-    out = torch.empty_like(q_view)
-    sm_scale = 1.0 / math.sqrt(head_dim)
-    qk_scale = sm_scale * 1.44269504  # 1/log(2)
-    for tile_b, tile_m in hl.tile([q_view.size(0), m_dim]):
-        m_i = hl.full([tile_b, tile_m], float("-inf"), dtype=torch.float32)
-        l_i = torch.full_like(m_i, 1.0)
-        acc = hl.zeros([tile_b, tile_m, head_dim], dtype=torch.float32)
-        q = q_view[tile_b, tile_m, :]
-        for tile_n in hl.tile(v_view.size(1)):
-            k = k_view[tile_b, :, tile_n]
-            qk = torch.bmm(q, k)
-            m_ij = torch.maximum(m_i, torch.amax(qk, -1) * qk_scale)
-            qk = qk * qk_scale - m_ij[:, :, None]
-            p = torch.exp2(qk)
-            l_ij = torch.sum(p, -1)
-            alpha = torch.exp2(m_i - m_ij)
-            l_i = l_i * alpha + l_ij
-            acc = acc * alpha[:, :, None]
-            v = v_view[tile_b, tile_n, :]
-            p = p.to(v.dtype)
-            acc = torch.baddbmm(acc, p, v)
-            m_i = m_ij
-        m_i += torch.log2(l_i)
-        acc = acc / l_i[:, :, None]
-        out[tile_b, tile_m, :] = acc.to(out.dtype)
-    return out.view(q_in.size())
+def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    m, n, width = query.size(-2), key.size(-2), hl.specialize(query.size(-1))
+    assert value.size(-2) == n
+    queries = query.reshape([-1, m, width])
+    keys = key.reshape([-1, n, width]).transpose(1, 2)
+    values = value.reshape([-1, n, width])
+    out = torch.empty_like(queries)
+    scale = math.log2(math.e) / math.sqrt(width)
+    for head, rows in hl.tile([queries.size(0), m]):
+        top = hl.full([head, rows], -math.inf)
+        total = torch.full_like(top, 1.0)  # what it begins with is multiplied by 0
+        mixed = hl.zeros([head, rows, width])
+        mine = queries[head, rows, :]
+        for columns in hl.tile(n):
+            scores = torch.bmm(mine, keys[head, :, columns])
+            higher = torch.maximum(top, scores.amax(-1) * scale)
+            weights = torch.exp2(scores * scale - higher[:, :, None])
+            kept = torch.exp2(top - higher)
+            total = total * kept + weights.sum(-1)
+            mixed = torch.baddbmm(mixed * kept[:, :, None], weights.to(values.dtype), values[head, columns, :])
+            top = higher
+        top += torch.log2(total)
+        out[head, rows, :] = (mixed / total[:, :, None]).to(out.dtype)
+    return out.view(query.size())
 
 
 @helion.kernel
 def causal_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    heads, m_dim, head_dim = q.size()
+    heads, m, width = q.size()
     out = torch.empty_like(q)
-    scale = 1.0 / math.sqrt(head_dim)
-    for tile_b, tile_m in hl.tile([heads, m_dim], block_size=[1, None]):
-        m_i = hl.full([tile_b, tile_m], float("-inf"), dtype=torch.float32)
-        l_i = hl.zeros([tile_b, tile_m], dtype=torch.float32)
-        acc = hl.zeros([tile_b, tile_m, head_dim], dtype=torch.float32)
-        for tile_n in hl.tile(0, tile_m.end):
-            scores = torch.bmm(q[tile_b, tile_m, :], k[tile_b, tile_n, :].transpose(1, 2)).to(torch.float32) * scale
-            keep = tile_m.index[:, None] >= tile_n.index[None, :]
-            scores = torch.where(keep[None, :, :], scores, float("-inf"))
-            m_new = torch.maximum(m_i, torch.amax(scores, -1))
-            p = torch.exp(scores - m_new[:, :, None])
-            alpha = torch.exp(m_i - m_new)
-            l_i = l_i * alpha + p.sum(-1)
-            acc = acc * alpha[:, :, None] + torch.bmm(p.to(v.dtype), v[tile_b, tile_n, :]).to(torch.float32)
-            m_i = m_new
-        out[tile_b, tile_m, :] = (acc / l_i[:, :, None]).to(q.dtype)
+    scale = 1.0 / math.sqrt(width)
+    for head, rows in hl.tile([heads, m], block_size=[1, None]):
+        top = hl.full([head, rows], -math.inf)
+        total = hl.zeros([head, rows])
+        mixed = hl.zeros([head, rows, width])
+        for columns in hl.tile(0, rows.end):
+            scores = torch.bmm(q[head, rows, :], k[head, columns, :].transpose(1, 2)).to(torch.float32) * scale
+            seen = rows.index[:, None] >= columns.index[None, :]
+            scores = torch.where(seen[None, :, :], scores, -math.inf)
+            higher = torch.maximum(top, scores.amax(-1))
+            weights = torch.exp(scores - higher[:, :, None])
+            kept = torch.exp(top - higher)
+            total = total * kept + weights.sum(-1)
+            mixed = mixed * kept[:, :, None] + torch.bmm(weights.to(v.dtype), v[head, columns, :]).to(torch.float32)
+            top = higher
+        out[head, rows, :] = (mixed / total[:, :, None]).to(q.dtype)
     return out
 
 

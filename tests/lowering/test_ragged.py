@@ -277,3 +277,19 @@ def test_what_is_allocated_in_the_shape_of_a_last_tile_has_its_elements() -> Non
     x = rand(17)
     check(_counted, [x], torch.full([4, 1], 17.0), blocks=[1, 8])
     check(_counted_by_eight, [x], torch.full([1], 51.0), blocks=[1])
+
+
+def _position_in_tile(x):
+    out = torch.empty([hl.cdiv(x.size(0), 8), hl.cdiv(x.size(1), 8), 2], dtype=torch.int32)
+    for rows, columns in hl.tile(x.size(), block_size=[8, 8]):
+        value = x[rows, columns]
+        out[rows.id, columns.id, 0] = value.argmax().int()
+        out[rows.id, columns.id, 1] = value.argmin().int()
+    return out
+
+
+def test_a_position_in_a_whole_last_tile_counts_what_exists() -> None:
+    x = rand(13, 11)
+    tiles = [[x[i : i + 8, j : j + 8] for j in (0, 8)] for i in (0, 8)]
+    want = torch.tensor([[[int(t.argmax()), int(t.argmin())] for t in row] for row in tiles])
+    check(_position_in_tile, [x], want)

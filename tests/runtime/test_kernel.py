@@ -195,6 +195,12 @@ def test_forced_config_is_used_and_not_tuned(monkeypatch):
         make_add(config={"block_sizes": [16]})(x, x)
 
 
+@pytest.mark.parametrize("shape", [(0, 8), (8, 0), (0, 0)])
+def test_forced_config_and_nothing_to_compute(shape):
+    add = make_add(config=helion.Config(block_sizes=[16, 8]))
+    assert add(jnp.ones(shape), jnp.ones(shape)).shape == shape
+
+
 def test_lower_and_to_pallas_take_shapes_and_meta():
     add = make_add()
     spec = jax.ShapeDtypeStruct((256, 256), jnp.float32)
