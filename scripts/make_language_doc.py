@@ -11,7 +11,7 @@ from typing import Any
 import helion_rt.language as hl
 from docs.language_examples import EXAMPLES, Example
 from helion_rt import exc
-from helion_rt.capture import compositions
+from helion_rt.capture import compositions, draws
 from helion_rt.lowering import legalize, ops
 
 FILE = Path(__file__).resolve().parent.parent / "docs" / "language.md"
@@ -84,6 +84,12 @@ def _code(example: Example) -> str:
     return "\n".join(lines)
 
 
+_RANDOM = """
+Random functions work in tile loops. Each place that draws has a seed of its own, which every call draws from torch's default CPU generator,
+also for JAX arrays: `torch.manual_seed` makes a kernel reproducible. Numbers do not depend on block sizes, and they are not those that
+torch draws outside of kernels. Under a JAX transformation such a kernel is refused: use `hl.rand` with a seed among the arguments."""
+
+
 def _torch() -> Iterator[str]:
     yield "## PyTorch in device code\n"
     yield "The operations that PyTorch's functions, methods and operators become. What decomposes into these works too (`F.softmax`,"
@@ -95,6 +101,7 @@ def _torch() -> Iterator[str]:
         ("creation", list(ops.CREATIONS)),
         ("in other ways", list(ops.OTHERS)),
         ("made of the others", [*legalize.REWRITES, *compositions.OWN]),
+        ("random", [*(func._schema.name.split("::")[1] for func in draws.SPECIAL), "dropout"]),
     ]
     seen: set[str] = set()
     for title, names in kinds:
@@ -102,6 +109,7 @@ def _torch() -> Iterator[str]:
         seen |= set(shown)
         if shown:
             yield from (f"- {title}: {line}" for line in [", ".join(f"`{n}`" for n in shown)])
+    yield _RANDOM
 
 
 _REFUSALS: tuple[type[Exception], ...] = (

@@ -198,8 +198,12 @@ def _own(make: Special) -> Special:
         tensors = aten.tensors_in(args)
         if any(isinstance(t, TracedTensor) and t.is_host and not t.is_param and t.meta.shape for t in tensors) and tracer.in_device:
             tracer.refuse(f"{func} in a tile loop on a whole tensor", "subscript it first: t[tile]")
-        with CaptureMode(tracer):
-            return make(tracer, func, args, kwargs)
+        guarding, tracer.guarding = tracer.guarding, True  # element by element: nothing that a jagged tile must be guarded from
+        try:
+            with CaptureMode(tracer):
+                return make(tracer, func, args, kwargs)
+        finally:
+            tracer.guarding = guarding
 
     return special
 

@@ -57,17 +57,19 @@ _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 
 def atomic(kind: str, tensor: torch.Tensor, index: Any, value: Any, expected: Any = None) -> torch.Tensor:
     """Combines ``value`` into ``tensor[index]``, one element after the other; what the elements held before."""
-    before, places = load(tensor, index), find(tensor, index)
+    before, places = load(tensor, index).clone(), find(tensor, index)
+    held = before.reshape(-1)
     full = _value(value, tensor, places.shape).reshape(-1)
     wanted = None if expected is None else _value(expected, tensor, places.shape).reshape(-1)
     at = [torch.broadcast_to(a, places.shape).reshape(-1).tolist() for a in places.at]
     for i in range(full.numel()):
         place = tuple(a[i] for a in at)
+        held[i] = tensor[place]  # where an element comes twice, each turn sees what the last one left
         if wanted is None:
             tensor[place] = _COMBINE[kind](tensor[place], full[i])
         elif bool(tensor[place] == wanted[i]):
             tensor[place] = full[i]
-    return before
+    return held.reshape(before.shape)
 
 
 def _gather(tensor: torch.Tensor, at: tuple[torch.Tensor, ...]) -> torch.Tensor:

@@ -26,7 +26,7 @@ def write_load(w: KernelWriter, op: Op) -> None:
         text = f"({text} != 0)" if dtype == "bool" else text if dtype in ("float32", "int32") else f"{text}.astype({dtype_text(dtype)})"
         _bind_loaded(w, op, memory, "scalar", text, ())
         return
-    at = subscript(w, operand, memory.index)
+    at = subscript(w, operand, memory)
     shift = shift_of(w, operand, memory.index, at)
     text, have = held_text(operand, at, shift), at.sizes
     if at.one_by_one and w.plan.target.is_tpu:
@@ -73,7 +73,7 @@ def _memory(op: Op) -> Memory:
 
 def write_store(w: KernelWriter, op: Op) -> None:
     memory, operand = _memory(op), w.launch.by_access[id(op)]
-    at = subscript(w, operand, memory.index)
+    at = subscript(w, operand, memory)
     shift = shift_of(w, operand, memory.index, at)
     if at.one_by_one and w.plan.target.is_tpu:
         write_each(w, memory, operand, at, "lambda held, new: new", read=False)
@@ -95,7 +95,7 @@ def write_atomic(w: KernelWriter, op: Op) -> None:
     """A core runs its steps one after the other, so an atomic is a load, a combination and a store."""
     memory, operand = _memory(op), w.launch.by_access[id(op)]
     assert memory.kind is not None
-    at = subscript(w, operand, memory.index)
+    at = subscript(w, operand, memory)
     target, shift = f"{operand.name}[{at.text}]", shift_of(w, operand, memory.index, at)
     if at.one_by_one and w.plan.target.is_tpu:
         names = ["a", "b"] if memory.kind == "cas" else ["a"]

@@ -14,15 +14,17 @@ import jax.numpy as jnp
 from jax import lax
 
 from ..program.expr import blocks_in, evaluate
-from ..program.ir import Op, Program, Ref, Region, TileIndex, output_leaves, walk
-from ..program.regions import WRITES, inits_of, target_of
+from ..program.ir import Op, Program, Ref, Region, TileIndex, output_leaves, refs_in, walk
+from ..program.regions import WRITES, has_effect, inits_of, target_of
 from . import constraints, inline, scans
 from .evaluate import apply, count, resolve, shape_of
 from .legalize import legalize
 from .masks import infer_tags
+from .ops import Kind, kind_of
 from .reference_memory import State, Tile, atomic, load, store
 
 _BLOCK = 128  # tile size of the reference path: small enough for memory, large enough that few tiles are walked
+_WHOLE = 16  # blocks for whose every smaller size a last tile may have a program
 
 
 def depends_on_blocks(program: Program) -> bool:
@@ -237,8 +239,7 @@ def _walk_axes(program: Program, axes: tuple[Any, ...], region: Region, state: S
         return values, [local.env[t] for t in stored]
 
     packed = (carried, [state.env[t] for t in stored])
-    exact = program.blocks[axis.block].fixed is not None or depends_on_blocks(program)
-    packed = _tiles(begin, end, size, step, packed, exact)
+    packed = _tiles(begin, end, size, step, packed, _is_whole(program, axes[0], region, state))
     for target, content in zip(stored, packed[1], strict=True):
         state.env[target] = content
     return packed[0]
@@ -253,8 +254,27 @@ def _next_carry(value: Any, carry: jax.Array) -> jax.Array:
     return carry.at[part].set(value[part])
 
 
-def _tiles(begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any, exact: bool) -> Any:
-    """``step`` for every tile. ``exact``: results may depend on what is one tile, so that the last one must not be cut in pieces."""
+def _is_whole(program: Program, axis: int, region: Region, state: State) -> bool:
+    """Whether a last tile of ``axis`` is to be run as one, if its size is known only at run time: one program for each size.
+
+    It is if results may depend on what is one tile. The body is not understood: with a small block, whose size somebody
+    chose or which shows in a result, any may; with a larger one those may that use the number of the tile, or write
+    and mix elements of the tile.
+    """
+    block = program.axes[axis].block
+    if program.blocks[block].fixed is None and not depends_on_blocks(program):
+        return False
+    if state.blocks[block] <= _WHOLE:
+        return True
+    body = list(walk(region))
+    mixing = (Kind.REDUCTION, Kind.CONTRACT, Kind.OTHER)
+    mixed = [r.id for op in body if op.name == "hl.scan" or kind_of(op.name) in mixing for r in refs_in(op.args)]
+    mixes = any(tag.axis == axis for value in mixed for tags in state.tags.get(value, ()) for tag in tags)
+    return any(op.name == "hl.tile_id" and op.args[0] == axis for op in body) or (mixes and any(map(has_effect, region.ops)))
+
+
+def _tiles(begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any, is_whole: bool) -> Any:
+    """``step`` for every tile. ``is_whole``: the last one is not cut in pieces."""
     if isinstance(begin, int) and isinstance(end, int):
         extent = max(0, end - begin)
         full, tail = divmod(extent, min(size, extent) or 1)
@@ -269,7 +289,7 @@ def _tiles(begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], pa
     full = extent // size
     packed = lax.fori_loop(0, full, lambda i, p: step(Tile(begin + i * size, size, i), p), packed)
     at, left = begin + full * size, extent % size
-    if exact:
+    if is_whole:
         tails = [lambda p, n=n: step(Tile(at, n, full), p) for n in range(1, size)]
         return lax.switch(left, [lambda p: p, *tails], packed)
     return _pieces(at, left, size, full, step, packed)

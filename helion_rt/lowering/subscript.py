@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from ..program.expr import BinExpr, Block, evaluate
 from ..program.ir import Arg, Ref, Span, TileIndex
 from .layout import Form
-from .memory import common_shape
+from .memory import Memory, common_shape
 from .plan import DimKind, WindowDim
 from .plan import Operand as WindowOperand
+from .scaled import ScaledTile
 from .unaligned import Shift, sliced_tiles, unit_of
 from .writer import KernelWriter
 
@@ -48,7 +49,8 @@ class Subscript:
         return (*self.kept[: dims[0]], *self.common, *rest)
 
 
-def subscript(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...]) -> Subscript:
+def subscript(w: KernelWriter, operand: WindowOperand, memory: Memory) -> Subscript:
+    index, scaled = memory.index, w.launch.windows.scaled(memory)
     pieces: list[str] = []
     sizes: list[int] = []
     kept: list[int] = []
@@ -63,7 +65,7 @@ def subscript(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...]) -
     pieces, sizes = [":"] * added, [1] * added
     extents = operand.shape[len(operand.shape) - len(window) :]
     dims = iter(zip(window, extents, strict=True))
-    for element in index:
+    for n, element in enumerate(index):
         if element is None:
             kept.append(1)
             places.append(None)
@@ -71,7 +73,9 @@ def subscript(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...]) -
         dim, extent = next(dims)
         if isinstance(element, TileIndex):
             tiles.append((len(kept), element.axis, extent))
-        if isinstance(element, Ref) and w.shape(element.id):
+        if n in scaled:
+            piece, size = _scaled(w, scaled[n], dim)
+        elif isinstance(element, Ref) and w.shape(element.id):
             gathers.append((len(kept), element))
             piece, size = (":" if dim.size == extent else f"0:{extent}"), extent
         elif isinstance(element, (TileIndex, Span)):
@@ -80,12 +84,12 @@ def subscript(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...]) -
             piece, size = _position(w, element, dim, extent), 1
             if isinstance(element, Ref) and not stays_inside(w, element, extent):
                 points.append((element, extent))
-        if size == 1 and piece.startswith("pl.ds("):
+        if size == 1 and n not in scaled and piece.startswith("pl.ds("):
             at = piece[len("pl.ds(") : -len(", 1)")]
             if isinstance(element, Ref) and not stays_inside(w, element, extent):
                 at = w.value(element, Form.ROW)  # as it is: whether it is inside is for the store to know
             singles.append((len(sizes), at, extent))
-        if isinstance(element, (TileIndex, Span)) or (gathers and gathers[-1][1] is element):
+        if isinstance(element, (TileIndex, Span)) or n in scaled or (gathers and gathers[-1][1] is element):
             places.append(len(sizes))
             kept.append(size)
         if dim.kind is not DimKind.POINT:
@@ -101,6 +105,18 @@ def subscript(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...]) -
 
     return Subscript(text, tuple(pieces), tuple(sizes), tuple(kept), tuple(places), tuple((selected(d), a, n) for d, a, n in tiles),
                      tuple(gathers), common, tuple(points), tuple(singles))  # fmt: skip
+
+
+def _scaled(w: KernelWriter, tile: ScaledTile, dim: WindowDim) -> tuple[str, int]:
+    """The slice of a tile made longer, and its size."""
+    size, begin = w.block(tile.axis) * tile.factor, w.positions[tile.axis].begin
+    if dim.kind is DimKind.BLOCKED or (begin == "0" and dim.size == size):
+        return ":", size
+    if begin.isdigit():
+        start = int(begin) * tile.factor
+        return f"{start}:{start + size}", size
+    begin = f"({begin}) * {tile.factor}" if tile.factor != 1 else begin
+    return f"pl.ds({begin if w.positions[tile.axis].static else f'pl.multiple_of({begin}, {size})'}, {size})", size
 
 
 def stays_inside(w: KernelWriter, position: Ref, extent: int) -> bool:

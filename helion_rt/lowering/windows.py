@@ -20,9 +20,11 @@ from ..program.expr import BinExpr, Block, Expr, evaluate
 from ..program.ir import Arg, Op, Program, Ref, Region, Span, TileIndex, walk
 from ..program.regions import axes_of
 from ..targets import Target
+from .evaluate import resolve
 from .masks import NONE, Tags, infer_tags, tile_tags
 from .memory import Memory, selected_dims
 from .ops import ITEMSIZE
+from .scaled import ScaledTile, scaled_tile
 
 LANES, SUBLANES = 128, 8
 
@@ -156,8 +158,28 @@ class Windows:
                 return loop
         return None
 
+    def scaled(self, memory: Memory) -> dict[int, ScaledTile]:
+        """The index tensor of a load that is a tile made longer, by its place in the index: it is sliced, not gathered."""
+        gathers = memory.gathers(self.shape)
+        if memory.writes or len(gathers) != 1 or len(self.shape(gathers[0].id)) != 1:
+            return {}
+        found = scaled_tile(self.defs, self.shape, lambda x: resolve(x, self.blocks), gathers[0])
+        if found is None or not self.slices(memory, found, gathers[0]):
+            return {}
+        return {memory.index.index(gathers[0]): found}
+
+    def slices(self, memory: Memory, tile: ScaledTile, ref: Ref) -> bool:
+        """Whether a scaled tile is where a target can slice."""
+        info = self.program.axes[tile.axis]
+        size, (trips, _) = self.blocks[info.block] * tile.factor, self.trips(tile.axis)
+        if isinstance(info.begin, Ref) or self.value(info.begin) != 0 or trips == 0 or self.shape(ref.id) != (size,):
+            return False
+        elements = [e for e in memory.index if e is not None]
+        unit = tile_unit(len(elements) - 1 - elements.index(ref), ITEMSIZE[self.program.types[memory.tensor.id].dtype])
+        return not self.target.is_tpu or trips == 1 or size % unit == 0
+
     def axes_used(self, access: Access) -> set[int]:
-        found = {self.axis_of(e) for e in access.index}
+        found = {self.axis_of(e) for e in access.index} | {tile.axis for tile in self.scaled(access.memory).values()}
         return {axis for axis in found if axis is not None}
 
     def axis_of(self, element: Arg) -> int | None:
@@ -203,16 +225,21 @@ class Windows:
         elements = [e for e in access.index if e is not None]
         if len(elements) != len(shape):
             raise self.error(f"an index of {len(elements)} elements for a tensor of rank {len(shape)}", access.op)
-        if not self.target.is_tpu and access.memory.gathers(self.shape):
+        scaled = self.scaled(access.memory)
+        if not self.target.is_tpu and access.memory.gathers(self.shape) and not scaled:
             # XLA gathers out of, and scatters into, the whole array; a block of it would be copied at every step.
             if not access.memory.writes:
                 return (*(WindowDim(DimKind.WHOLE, 1) for _ in range(2 - len(shape))), *(WindowDim(DimKind.WHOLE, n) for n in shape))
             indexed = None
         itemsize = ITEMSIZE[self.program.types[access.tensor].dtype]
+        factors = {access.index[place]: tile for place, tile in scaled.items()}
         dims = [
-            self.window_dim(e, n, indexed, len(shape) - 1 - i, itemsize) for i, (e, n) in enumerate(zip(elements, shape, strict=True))
+            self.scaled_dim(factors[e], n, indexed or set())
+            if isinstance(e, Ref) and e in factors
+            else self.window_dim(e, n, indexed, len(shape) - 1 - i, itemsize)
+            for i, (e, n) in enumerate(zip(elements, shape, strict=True))
         ]
-        if self.target.is_tpu and len(dims) > 1 and isinstance(elements[-2], Ref) and dims[-2].size > 1:
+        if self.target.is_tpu and len(dims) > 1 and isinstance(elements[-2], Ref) and elements[-2] not in factors and dims[-2].size > 1:
             # Single rows are taken out of, and put into, whole tiles of rows: the last one may reach past the end.
             rows = 32 // min(4, ITEMSIZE[self.program.types[access.tensor].dtype])
             dims[-2] = dataclasses.replace(dims[-2], size=-(-dims[-2].size // rows) * rows)
@@ -231,6 +258,12 @@ class Windows:
             position = self.value(element)
             return WindowDim(DimKind.POINT, 1, None, position if position >= 0 else position + extent)
         return WindowDim(DimKind.WHOLE, extent)
+
+    def scaled_dim(self, tile: ScaledTile, extent: int, indexed: set[int]) -> WindowDim:
+        size, (trips, _) = self.blocks[self.program.axes[tile.axis].block] * tile.factor, self.trips(tile.axis)
+        if tile.axis in indexed and (trips - 1) * size < extent:
+            return WindowDim(DimKind.BLOCKED, size, tile.axis)
+        return WindowDim(DimKind.WHOLE, max(extent, trips * size))
 
     def tile_dim(self, axis: int, extent: int, indexed: set[int], from_end: int, itemsize: int) -> WindowDim:
         info = self.program.axes[axis]

@@ -23,6 +23,7 @@ from .layout import Form, infer_forms, phys_shape
 from .masks import Tag, Tags, infer_tags
 from .ops import Kind, Operand, Result, dtype_text, literal
 from .plan import Launch, Plan
+from .scaled import needless
 
 INDENT = "    "
 
@@ -103,6 +104,7 @@ class KernelWriter:
         self.scopes: list[dict[tuple[Any, ...], str]] = [{}]
         self.positions: dict[int, Position] = {}
         self.scratch: dict[int, Scratch] = {}  # value id -> where it is kept between steps
+        self.needless = needless(launch.windows, region)
         self.again: set[int] = set()  # values that are written anew in each step that uses them
         self.taken: set[str] = set()
         self.imports: dict[tuple[str, str], str] = {}  # (module, name) -> the name here

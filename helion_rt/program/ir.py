@@ -24,7 +24,7 @@ Operations that are not ATen (``aten.*`` names are PyTorch's own overload names,
                    index tensor names an element twice, one of the values is kept.
 ``hl.atomic``      args ``(kind, tensor, index, value, mask or None[, expected])`` -> what the elements held before.
                    ``kind``: add, max, min, and, or, xor, xchg, cas (``expected`` is for cas). An element that an index
-                   tensor names twice is combined twice; all get what it held before the whole operation.
+                   tensor names twice is combined twice, in their order; each gets what the one before it left.
 ``hl.tile_index``  args ``(axis,)`` -> int32 [block]: the positions of the tile's elements (begin + arange).
 ``hl.tile_begin``  args ``(axis,)`` -> int32 []. Also the loop variable of ``hl.grid`` (an axis of fixed block 1).
 ``hl.tile_end``    args ``(axis,)`` -> int32 []: min(begin + block, the axis' end).

@@ -100,7 +100,8 @@ def from_torch(tensor: torch.Tensor, name: str) -> jax.Array:
     if type(tensor) is not torch.Tensor:
         tensor = tensor.as_subclass(torch.Tensor)
     # Strided and expanded views become dense; an unaligned pointer is copied by JAX.
-    return jax.dlpack.from_dlpack(tensor.contiguous())
+    array = jax.dlpack.from_dlpack(tensor.contiguous())
+    return array if jax.default_backend() == "cpu" else jax.device_put(array, jax.local_devices()[0])
 
 
 def from_numpy(array: np.ndarray, name: str) -> jax.Array:

@@ -11,6 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import jax
+from jax.core import Tracer
+
 from helion_rt import targets
 from helion_rt.capture.alias import alias
 from helion_rt.config import Config
@@ -25,8 +28,8 @@ from helion_rt.targets import Target
 from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
+from . import door, generator, jaxcache, log, probes
 from . import facts as facts_of_call
-from . import generator, jaxcache, log, probes
 from .counters import counters
 from .slot import Origin, Slot, Tuning
 
@@ -213,7 +216,8 @@ def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
     space = Space(program, target, kernel.configs)
     given = [None if p.kind is ArgKind.SEEDS else facts_of_call.at(bound, p.path) for p in program.array_params]
     leaves = list(map(facts_of_call.concrete, given))
-    slot = Slot(kernel, program, space, key, tier, settings, found.aliases, inputs.recipe(program, leaves), found.captured)
+    recipe, committed = inputs.recipe(program, leaves), tuple(map(_is_committed, given))
+    slot = Slot(kernel, program, space, key, tier, settings, found.aliases, recipe, committed, found.captured)
     slot.jax_settings = jaxcache.settings()
     if kernel.config is not None:
         _serve_forced(slot, kernel.config)
@@ -239,7 +243,14 @@ def space_has_work(program: Program) -> bool:
 def serve(slot: Slot, config: Config | None, origin: Origin, evidence: dict[str, Any] | None = None) -> None:
     """Build, compile and swap in. Raises what building and compiling raise; then nothing has changed."""
     fn = executable.function(slot.program, config, slot.space.target)
-    slot.serve(fn, executable.compiled(fn, slot.program), config, origin, evidence)
+    slot.serve(fn, executable.compiled(fn, slot.program, slot.committed), config, origin, evidence)
+
+
+def _is_committed(value: Any) -> bool:
+    """Does the array of this argument come tied to the default device? Torch's do, through DLPack; NumPy's and numbers do not."""
+    if isinstance(value, jax.Array) and not isinstance(value, Tracer):
+        return bool(value.committed) and value.devices() == {jax.local_devices()[0]}
+    return door.is_torch(value)
 
 
 def _serve_forced(slot: Slot, config: Config) -> None:

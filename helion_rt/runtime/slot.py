@@ -79,6 +79,7 @@ class Slot:
     settings: Settings
     aliases: tuple[str, ...]  # under which the program is to be stored; empty if it is there, or has no stable name
     recipe: list[dict[str, Any]]  # of made-up trial inputs
+    committed: tuple[bool, ...]  # for each array param: is its array tied to a device?
     captured: bool  # False: the program came from the database
     serving: Serving = field(init=False)
     tuning: Tuning = Tuning.OFF

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -29,20 +29,27 @@ def function(program: Program, config: Config | None, target: Target) -> Callabl
     return call
 
 
-def compiled(fn: Callable[..., tuple[Any, ...]], program: Program) -> Callable[..., tuple[Any, ...]]:
+def compiled(
+    fn: Callable[..., tuple[Any, ...]], program: Program, committed: Sequence[bool] | None = None
+) -> Callable[..., tuple[Any, ...]]:
     """``fn`` under ``jax.jit``, compiled for the default backend and the arguments of ``program``.
 
     Compiled ahead of time, so that a fault shows here; JAX keeps what that makes, and the jitted function's first call finds
     it. The jitted function and not the ``jax.stages.Compiled`` is what serves: its call is several microseconds quicker.
+
+    ``committed``: for each array param, whether its arrays are tied to a device, as those that come from torch through DLPack
+    are. JAX tells that apart, too: where it is not said, the first call compiles once more.
     """
     jitted = jax.jit(fn)
     specs = lowering.argument_specs(program)
     # A Python number is weakly typed, and a jitted function tells that apart.
     weak = not jax.config.jax_enable_x64  # pyright: ignore[reportAttributeAccessIssue]
-    kinds = [param.kind for param in program.array_params]
-    specs = [
-        jax.ShapeDtypeStruct(s.shape, s.dtype, weak_type=True) if weak and k is ArgKind.SCALAR else s
-        for s, k in zip(specs, kinds, strict=True)
-    ]
-    jitted.lower(*specs).compile()
+    device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    given = []
+    for spec, param, tied in zip(specs, program.array_params, committed or [False] * len(specs), strict=True):
+        if weak and param.kind is ArgKind.SCALAR:
+            given.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, weak_type=True))
+        else:
+            given.append(jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=device if tied else None))
+    jitted.lower(*given).compile()
     return jitted

@@ -182,3 +182,17 @@ def test_refusals_name_the_line():
 def test_blocks_that_nobody_chose():
     assert default_block(300, False) == 60 and default_block(64, False) == 32 and default_block(37, False) == 32
     assert default_block(37, True) == 37 and default_block(5, False) == 5 and default_block(1, True) == 1
+
+
+def test_an_atomic_gives_what_the_one_before_it_left():
+    @helion.kernel(config=helion.Config(block_sizes=[4]))
+    def tickets(index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        counts = torch.zeros([4], dtype=torch.int32)
+        out = torch.empty([index.size(0)], dtype=torch.int32)
+        for tile in hl.tile(index.size(0)):
+            out[tile] = hl.atomic_add(counts, [index[tile]], 1)
+        return counts, out
+
+    index = torch.tensor([3, 3, 0, 3, 0, 3, 1], dtype=torch.int32)
+    for counts, out in (tickets.reference(index), tickets(index)):
+        assert counts.tolist() == [2, 1, 0, 4] and out.tolist() == [0, 1, 0, 2, 1, 3, 0]

@@ -153,3 +153,19 @@ def skipped_rows(x):
         for inner in hl.tile(x.size(1), x.size(1)):
             out[tile, inner] = x[tile, inner]
     return out
+
+
+def tile_sums(x, offsets):
+    out = x.new_zeros([offsets.size(0) - 1, 4])
+    for segment in hl.grid(offsets.size(0) - 1):
+        for tile in hl.tile(offsets[segment], offsets[segment + 1], block_size=4):
+            out[segment, tile.id] = x[tile].to(torch.float32).sum()
+    return out
+
+
+def softmax_of_tiles(x, offsets):
+    out = torch.zeros_like(x)
+    for segment in hl.grid(offsets.size(0) - 1):
+        for tile in hl.tile(offsets[segment], offsets[segment + 1], block_size=8):
+            out[tile] = torch.softmax(x[tile], 0)
+    return out

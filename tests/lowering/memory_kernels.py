@@ -78,3 +78,19 @@ def diagonal(x: torch.Tensor) -> torch.Tensor:
         i = tile.index
         out[tile] = hl.load(x.view(-1), [i * n + i]) + hl.load(x.view(-1), [i * n + i + 1], extra_mask=i + 1 < n)
     return out
+
+
+def packed_product(x: torch.Tensor, packed: torch.Tensor) -> torch.Tensor:
+    """``x`` [m, 2 k] times two matrices whose rows alternate: that of ``packed`` [k, n], and the same plus one."""
+    m, n = x.size(0), packed.size(1)
+    out = torch.empty([m, n], dtype=x.dtype, device=x.device)
+    for tile_m, tile_n in hl.tile([m, n]):
+        acc = hl.zeros([tile_m, tile_n], dtype=torch.float32)
+        for tile_k in hl.tile(packed.size(0)):
+            start = tile_k.begin * 2
+            a = x[tile_m, start : start + tile_k.block_size * 2].to(torch.float32)
+            b = packed[tile_k, tile_n].to(torch.float32)
+            b = torch.stack([b, b + 1], dim=1).reshape(tile_k.block_size * 2, tile_n.block_size)
+            acc = acc + hl.dot(a, b)
+        out[tile_m, tile_n] = acc
+    return out

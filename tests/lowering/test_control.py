@@ -177,3 +177,13 @@ def test_many_loops_and_blocks_have_a_default_soon() -> None:
     assert space.strategies == [(LoopStrategy.FORI,)] * 2
     space.default()
     assert len(space._legal) < 50
+
+
+def test_a_last_tile_of_unknown_size_is_one_tile() -> None:
+    x, offsets = rand(15), ints(0, 0, 3, 10, 10, 14, 15)
+    want = torch.zeros(6, 4, dtype=torch.float64)
+    for i, (a, b) in enumerate(segments(offsets)):
+        for k, at in enumerate(range(a, b, 4)):
+            want[i, k] = x[at : min(at + 4, b)].double().sum()
+    check(kernels.tile_sums, [x, offsets], want)
+    check(kernels.softmax_of_tiles, [x, offsets], torch.cat([torch.softmax(x.double()[a:b], 0) for a, b in segments(offsets)]))

@@ -72,6 +72,8 @@ CASES = [
     Case(kernels.routed, lambda n: (rand(n, 2 * n), some(n - 2, n), rand(2 * n, n)), _routed, (8, 16, 16)),
     Case(kernels.paged, lambda n: (rand(3, 24), rand(40, 4, 24), ids(40, 3, n)),
          lambda q, p, t: torch.einsum("bd,bnsd->bns", q, p[t.long()]), (8,)),
+    Case(kernels.packed_product, lambda n: (rand(n, 4 * n), rand(2 * n, n)),
+         lambda x, p: x @ torch.stack([p, p + 1], 1).reshape(x.shape[1], -1), (8, 16, 8)),
     Case(kernels.diagonal, lambda n: (rand(n, n),), _diagonal, (8,)),
 ]  # fmt: skip
 SIZES = {"round": 16, "ragged": 21}
@@ -109,6 +111,14 @@ def test_on_the_cpu(case: Case, size: str) -> None:
         paths += [lowering.reference(program, case.blocks), lowering.build(program, Space(program, cpu).default(), cpu)]
     for path in paths:
         check(case, args, jax.jit(path)(*map(to_jax, args)), torch.float32)
+
+
+@pytest.mark.parametrize("target", ["cpu", "tpu7x"])
+def test_a_tile_made_longer_is_sliced_not_gathered(target: str) -> None:
+    case = next(c for c in CASES if c.kernel is kernels.packed_product)
+    program = program_of(case, arguments(case, 128, torch.float32))
+    source = lowering.generate(program, fori(program, (128, 128, 128)), targets.get(target))
+    assert "_take" not in source and "iota" not in source  # nor are the positions computed
 
 
 @EVERY

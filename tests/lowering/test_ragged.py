@@ -293,3 +293,37 @@ def test_a_position_in_a_whole_last_tile_counts_what_exists() -> None:
     tiles = [[x[i : i + 8, j : j + 8] for j in (0, 8)] for i in (0, 8)]
     want = torch.tensor([[[int(t.argmax()), int(t.argmin())] for t in row] for row in tiles])
     check(_position_in_tile, [x], want)
+
+
+def _in_tiles(x):
+    """How many elements of each tile there are, in every way to make values of its size; and its last row number."""
+    out = torch.empty([8, x.size(0)])
+    for tile in hl.tile(x.size(0)):
+        one = x[0] * 0 + 1
+        counts = [one.expand([tile, 3])[:, 0].sum(), hl.full([tile.block_size], 1.0).sum(), torch.broadcast_to(one, [tile]).sum()]
+        counts += [hl.arange(tile.block_size).amax(), one.expand(tile.block_size).sum(), torch.ones([tile.block_size, 2]).sum() / 2]
+        counts += [x[0:2][None, :].expand(tile, 2).sum() / x[0:2].sum(), torch.ones([tile.block_size]).mean()]
+        for i, count in enumerate(counts):
+            out[i, tile] = count + hl.zeros([tile])
+    return out
+
+
+def test_what_has_the_size_of_a_tile_has_its_elements_only() -> None:
+    x = rand(13)
+    size = torch.tensor([4.0] * 12 + [1.0])
+    check(_in_tiles, [x], torch.stack([size, size, size, size - 1, size, size, size, torch.ones(13)]), blocks=[4])
+
+
+def _shared_block(x):
+    out = torch.empty([x.size(0)])
+    for rows in hl.tile(x.size(0)):
+        total = hl.zeros([rows, rows.block_size])
+        for columns in hl.tile(x.size(1), block_size=rows.block_size):
+            total = total + x[rows, columns]
+        out[rows] = total.sum(1)
+    return out
+
+
+def test_a_block_of_two_loops_is_no_tile_of_either() -> None:
+    x = rand(13, 6)
+    check(_shared_block, [x], x.sum(1), blocks=[4])

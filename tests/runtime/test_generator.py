@@ -20,6 +20,7 @@ from helion_rt.config import Config
 from helion_rt.exc import CaptureError, DTypeError, InputError, Unsupported
 from helion_rt.program import codec
 from helion_rt.runtime import generator
+from helion_rt.runtime.counters import counters
 from helion_rt.tuning import inputs, verify
 
 ROOT = str(Path(helion_rt.__file__).parent.parent)
@@ -282,6 +283,18 @@ def test_reference_mode_draws_from_torch():
     assert abs(found[0].mean().item() - 0.5) < 0.1 and abs((found[4] == 0).double().mean().item() - 0.4) < 0.1
 
 
+def test_another_kernel_finds_the_stored_program():
+    x = torch.full((33, 20), 0.5)
+    first = helion.kernel(every.fn)
+    want, slot, captures = seeded(first, x), first.bind(x), counters.captures
+    for name in slot.aliases:
+        slot.tier.put_program(name, codec.encode(slot.program))
+    other = helion.kernel(every.fn)
+    assert slot.aliases and all(map(torch.equal, seeded(other, x), want)) and counters.captures == captures
+    assert not other.bind(x).captured and counters.bad_programs == 0
+
+
+@pytest.mark.slow
 def test_another_process_finds_the_stored_program_and_tunes(tmp_path):
     def run(tune):
         chosen = {"HELION_RT_CACHE_DIR": str(tmp_path), "HELION_RT_TUNE": tune, "HELION_RT_TUNE_SECONDS": "2", "PYTHONPATH": ROOT}

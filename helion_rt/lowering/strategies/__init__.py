@@ -50,8 +50,8 @@ def write_op(w: KernelWriter, op: Op) -> None:
         w.comment(op.line)
         write_print(w, op)
         return
-    if w.is_free(op):
-        return  # written where it is used
+    if w.is_free(op) or w.needless.issuperset(op.results):
+        return  # written where it is used, if at all
     w.comment(op.line)
     if op.name == "hl.load":
         write_load(w, op)
