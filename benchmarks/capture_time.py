@@ -72,7 +72,7 @@ def row(
         return common.Row(name, {}, "s", note=f"not captured: {type(error).__name__}: {str(error).splitlines()[0]}")
     operations = sum(1 for _ in walk(program.host))
     name, figures, text = f"{name}: {operations} operations", {"capture": seconds}, f"less than {limit:.0f} s" if limit else ""
-    figures["an operation, ms"] = seconds / max(operations, 1) * 1e3
+    figures["an operation"] = seconds / max(operations, 1)
     try:
         if form is not None:
             figures["make_jaxpr"] = traced(*_on_arrays(form, args), rounds)
@@ -158,7 +158,7 @@ def chain_rows(rounds: int) -> list[common.Row]:
             module = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(module)
             rows.append(row("a chain", module.chain, (torch.ones(64, 64),), module.in_jax, rounds, limit=None))
-            each[count] = rows[-1].figures.get("an operation, ms", 0.0)
+            each[count] = rows[-1].figures.get("an operation", 0.0) * 1e3
     ratio = each[800] / each[100]
     figures = {"an operation at 100": each[100], "an operation at 800": each[800], "ratio": ratio}
     return [*rows, common.Row("growth", figures, "ms", ratio, GROWTH_LIMIT, f"ratio at most {GROWTH_LIMIT}")]
