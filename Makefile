@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test slow lint env clean
+.PHONY: demo test slow fuzz lint env clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/embed_sentences.py
@@ -13,6 +13,9 @@ test: lint
 
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m pytest -q -m long tests/fuzz
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

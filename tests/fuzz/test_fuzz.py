@@ -106,7 +106,7 @@ def test_random_kernels(kernel: Composed, data: st.DataObject) -> None:
     _examine(kernel, data)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 @LONG
 @given(composed(), st.data())
