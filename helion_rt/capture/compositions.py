@@ -396,7 +396,7 @@ def one_hot(x: Any, classes: int = -1) -> Any:
 def topk(x: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
     """By ``k`` arg-maxima, one after the other. Equal elements: the first one first."""
     if k > MOST_PICKED:
-        raise NotImplementedError(f"topk or sort of {k} elements: more than {MOST_PICKED}")
+        x.tracer.refuse(f"topk or sort of {k} elements: at most {MOST_PICKED} are picked one by one", "sort before the kernel")
     dim %= x.dim()
     values, indices = [], []
     left = x
