@@ -27,7 +27,7 @@ env: $(STAMP)
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q torch==2.13.0 -c constraints.txt
-	$(BIN)/python -m pip install -q -e '.[dev,demo]' -c constraints.txt
+	$(BIN)/python -m pip install -q -e '.[dev,demo,report]' -c constraints.txt
 	touch $@
 
 clean:

@@ -37,7 +37,13 @@ class Row:
         object.__setattr__(self, "holds", self.compared <= self.limit if judged else None)  # type: ignore[operator]
 
 
-def interleaved(sides: dict[str, Callable[[], object]], seconds: float, least: int = 5, most: int = 1000) -> dict[str, list[float]]:
+def interleaved(
+    sides: dict[str, Callable[[], object]],
+    seconds: float,
+    least: int = 5,
+    most: int = 1000,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Time each side in turn, again and again: what the machine does meanwhile hits them all alike.
 
     Each side is called once before, untimed. The order is turned by one each round.
@@ -45,6 +51,7 @@ def interleaved(sides: dict[str, Callable[[], object]], seconds: float, least: i
     Args:
         sides: functions that return when their work is done.
         seconds: to spend, about; but at least ``least`` and at most ``most`` rounds.
+        clock: what the sides are timed by.
 
     Returns:
         For each side its times in milliseconds, by round.
@@ -57,9 +64,9 @@ def interleaved(sides: dict[str, Callable[[], object]], seconds: float, least: i
     for round_number in range(most):
         turn = round_number % len(names)
         for name in names[turn:] + names[:turn]:
-            start = time.perf_counter()
+            start = clock()
             sides[name]()
-            times[name].append((time.perf_counter() - start) * 1e3)
+            times[name].append((clock() - start) * 1e3)
         if round_number + 1 >= least and time.perf_counter() >= end:
             break
     return times

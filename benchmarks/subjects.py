@@ -15,6 +15,7 @@ from helion_rt.capture import capture
 from helion_rt.config import Config
 from helion_rt.program.ir import Program
 from helion_rt.program.signature import Fact, StaticFact, TensorFact
+from helion_rt.tuning import ladder
 from helion_rt.tuning.space import Space
 
 
@@ -51,7 +52,7 @@ def compiled(program: Program, config: Config, arrays: tuple[jax.Array, ...]) ->
 
 def fixed_blocks(space: Space, size: int) -> Config:
     """The default with every block at ``size``, or at the largest size below it that the block may have."""
-    sizes = [max(choice for choice in space.choices(block) if choice <= size) for block in _tunable(space.program)]
+    sizes = [max(choice for choice in ladder.powers(block) if choice <= size) for block in _tunable(space.program)]
     return space.default().replace(block_sizes=sizes)
 
 

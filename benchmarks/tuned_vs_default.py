@@ -72,8 +72,8 @@ def _fastest(space: Any, arrays: tuple[Any, ...], most: int) -> tuple[list[Any],
 
     from . import subjects
 
-    every = list(itertools.islice(space.unchecked(), 100_000))
-    near = [config for config in every if model.work(space.program, config).steps <= MOST_STEPS]
+    every = list(itertools.islice(space.plain(), 100_000))
+    near = [config for config in every if model.steps(space.program, config) <= MOST_STEPS]
     legal = [config for config in near[:: max(1, len(near) // (4 * most))] if space.is_legal(config)]
     chosen = legal[:: max(1, -(-len(legal) // most))]
     seen: list[tuple[float, int]] = []

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .runtime.helpers import aot_kernel, cdiv, next_power_of_2
     from .runtime.kernel import Kernel, kernel
     from .runtime.status import process_counters, status, wait_for_tuning
+    from .schedule.api import estimate
     from .settings import Settings
 
 _HOMES = {
@@ -26,17 +27,18 @@ _HOMES = {
     "Settings": "settings",
     "aot_kernel": "runtime.helpers",
     "cdiv": "runtime.helpers",
+    "estimate": "schedule.api",
     "kernel": "runtime.kernel",
     "next_power_of_2": "runtime.helpers",
     "process_counters": "runtime.status",
     "status": "runtime.status",
     "wait_for_tuning": "runtime.status",
 }
-_MODULES = ("autotuner", "database", "exc", "kernels", "language", "lowering", "runtime", "targets")
+_MODULES = ("autotuner", "database", "exc", "kernels", "language", "lowering", "runtime", "schedule", "targets")
 
 __all__ = [
-    "Config", "Kernel", "LoopStrategy", "Settings", "__version__", "aot_kernel", "cdiv", "exc", "kernel", "language", "next_power_of_2",
-    "process_counters", "status", "wait_for_tuning",
+    "Config", "Kernel", "LoopStrategy", "Settings", "__version__", "aot_kernel", "cdiv", "estimate", "exc", "kernel", "language",
+    "next_power_of_2", "process_counters", "status", "wait_for_tuning",
 ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,26 @@ class LoopStrategy(str, enum.Enum):
         return self.value
 
 
+class Orientation(str, enum.Enum):
+    """How values are held inside an inner loop: the last dimension along the lanes, or the one before it (see ``lowering.orient``)."""
+
+    ROWS = "rows"
+    COLUMNS = "columns"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class Issue(str, enum.Enum):
+    """When an inner loop begins with its next tile: after this one, or with what needs nothing of this one first."""
+
+    IN_ORDER = "in_order"
+    AHEAD = "ahead"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class Config(Mapping[str, Any]):
     """Choices for a kernel, by name: ``Config(block_sizes=[128, 256], loop_strategies=["grid"])``.
 
@@ -30,6 +50,17 @@ class Config(Mapping[str, Any]):
 
     - ``block_sizes``: positive ints, one a tunable block in program order.
     - ``loop_strategies``: one ``LoopStrategy`` (or its string) an inner loop in program order.
+    - ``grid_orders``: one an outer loop (launch) in program order: its axes as the grid nests them, outermost first, e.g.
+      ``[[1, 0]]`` runs through the first axis in the inner loop; None: as written.
+    - ``buffer_counts``: 1 to 4, one a tensor that a launch accesses (launches in program order, the tensors of each in the
+      order of the host part, parameters first): how many blocks of it VMEM holds at once; None: two where the block moves,
+      else one. Ignored on the CPU.
+    - ``core_splits``: one an outer loop: which of its axes (as written) the two cores of a megacore chip share out between them;
+      None: the compiler's choice among those that may be. Ignored where a device has one core.
+    - ``orientations``: one an inner loop: an ``Orientation`` (or its string); None: ``rows``, as written.
+    - ``issue_orders``: one an inner loop: an ``Issue`` (or its string); None: ``in_order``.
+    - ``tiles_a_turn``: one an inner loop: how many tiles, one after the other, a step of the grid or of a pipeline or a turn of
+      a rolled loop has; None: one.
 
     Any other key is accepted with any plain value (None, bool, int, finite float, str, lists, dicts with str keys): keys
     that mean something only to Helion on a GPU are carried along and ignored. Raises ``ConfigError`` for other values.
@@ -84,7 +115,7 @@ class Config(Mapping[str, Any]):
     @property
     def own(self) -> dict[str, Any]:
         """The choices that have no meaning here: values for ``hl.register_tunable``, and what only Helion on a GPU knows."""
-        return {name: value for name, value in self.to_dict().items() if name not in ("block_sizes", "loop_strategies")}
+        return {name: value for name, value in self.to_dict().items() if name not in KNOWN}
 
     def to_dict(self) -> dict[str, Any]:
         """The choices as plain data (strings for strategies, lists for sequences), fit for msgpack and JSON."""
@@ -106,11 +137,8 @@ class _Items:
 
 
 def _check(name: str, value: Any) -> Any:
-    if name == "block_sizes":
-        return _block_sizes(value)
-    if name == "loop_strategies":
-        return _loop_strategies(value)
-    return _freeze(name, value)
+    check = KNOWN.get(name)
+    return check(value) if check is not None else _freeze(name, value)
 
 
 def _block_sizes(value: Any) -> tuple[int, ...]:
@@ -128,6 +156,57 @@ def _loop_strategies(value: Any) -> tuple[LoopStrategy, ...]:
         return tuple(LoopStrategy(item) for item in value)
     except ValueError as error:
         raise ConfigError(f"loop_strategies has an unknown strategy: {value!r:.200}", hint=f"strategies: {allowed}") from error
+
+
+def _grid_orders(value: Any) -> tuple[tuple[int, ...] | None, ...]:
+    orders = value if isinstance(value, (list, tuple)) else None
+    if orders is None or not all(order is None or _is_permutation(order) for order in orders):
+        raise ConfigError(
+            f"grid_orders must be a list with a permutation of its axes (or None) an outer loop, got {value!r:.200}",
+            hint="for example grid_orders=[[1, 0]]",
+        )
+    return tuple(order if order is None else tuple(order) for order in orders)
+
+
+def _is_permutation(order: Any) -> bool:
+    return isinstance(order, (list, tuple)) and all(type(axis) is int for axis in order) and sorted(order) == list(range(len(order)))
+
+
+def _buffer_counts(value: Any) -> tuple[int | None, ...]:
+    counts = value if isinstance(value, (list, tuple)) else None
+    if counts is None or not all(count is None or (type(count) is int and 1 <= count <= MAX_BUFFERS) for count in counts):
+        raise ConfigError(
+            f"buffer_counts must be a list of numbers from 1 to {MAX_BUFFERS} (or None), one a tensor of a launch, got {value!r:.200}",
+            hint="for example buffer_counts=[2, 3, None]",
+        )
+    return tuple(counts)
+
+
+def _members(key: str, kind: type[enum.Enum]) -> Callable[[Any], tuple[enum.Enum | None, ...]]:
+    def check(value: Any) -> tuple[enum.Enum | None, ...]:
+        try:
+            if not isinstance(value, (list, tuple)):
+                raise ValueError
+            return tuple(item if item is None else kind(item) for item in value)
+        except ValueError as error:
+            allowed = ", ".join(str(item) for item in kind)
+            raise ConfigError(f"{key} must be a list, one an inner loop, got {value!r:.200}", hint=f"each of: {allowed}") from error
+
+    return check
+
+
+def _tiles_a_turn(value: Any) -> tuple[int | None, ...]:
+    counts = value if isinstance(value, (list, tuple)) else None
+    if counts is None or not all(count is None or (type(count) is int and count > 0) for count in counts):
+        raise ConfigError(f"tiles_a_turn must be a list of positive ints (or None), one an inner loop, got {value!r:.200}")
+    return tuple(counts)
+
+
+def _core_splits(value: Any) -> tuple[int | None, ...]:
+    axes = value if isinstance(value, (list, tuple)) else None
+    if axes is None or not all(axis is None or (type(axis) is int and axis >= 0) for axis in axes):
+        raise ConfigError(f"core_splits must be a list with the number of an axis (or None) an outer loop, got {value!r:.200}")
+    return tuple(axes)
 
 
 def _freeze(name: str, value: Any) -> Any:
@@ -151,8 +230,23 @@ def _thaw(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, LoopStrategy):
+    if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, _Items):
         return {key: _plain(item) for key, item in value.pairs}
     return [_plain(item) for item in value] if isinstance(value, tuple) else value
+
+
+MAX_BUFFERS = 4
+
+# The keys that mean something here, and what checks and freezes the value of each.
+KNOWN: Mapping[str, Callable[[Any], Any]] = {
+    "block_sizes": _block_sizes,
+    "loop_strategies": _loop_strategies,
+    "grid_orders": _grid_orders,
+    "buffer_counts": _buffer_counts,
+    "core_splits": _core_splits,
+    "orientations": _members("orientations", Orientation),
+    "issue_orders": _members("issue_orders", Issue),
+    "tiles_a_turn": _tiles_a_turn,
+}

@@ -4,6 +4,15 @@
 ``HELION_RT_TUNE``       ``off`` (nothing is tuned), ``background`` (default: calls never wait), ``sync`` (the first
                          call of a signature waits for its winner)
 ``HELION_RT_TUNE_SECONDS``  budget for tuning one signature, in seconds, > 0 (default 60)
+``HELION_RT_TUNE_AFTER``  calls after which a signature is worth tuning, >= 1 (default 2; a call that is traced into a JAX
+                         program counts for many, and whoever waits for tuning waits for every signature)
+``HELION_RT_STRICT``     ``1``: only configs whose results are bitwise those of the default, on all trial inputs, may take its
+                         place; ``0`` (default): results agree within what rounding allows
+``HELION_RT_MEASURE_ON_DEVICE``  ``1``: on a TPU signatures are tuned too; candidates are compiled in a worker process and measured in
+                         this one while it is idle. ``0`` (default): stored winners and the safe default serve
+``HELION_RT_WORKER_GB``  memory, in GiB, above which the tuner's worker process is ended (default: half of the machine's)
+``HELION_RT_RUNTIME_DIR``  a folder on this machine's own disk for the lock by which one process at a time tunes (default:
+                         in ``XDG_RUNTIME_DIR``, else in the temporary folder)
 ``HELION_RT_CACHE_DIR``  where the tuning database lives (default: the platform's cache folder for ``helion_rt``)
 ``HELION_RT_LOG``        level of the ``helion_rt`` logger: debug, info, warning (default), error; what it says goes to
                          standard error unless the process has set up logging itself
@@ -20,6 +29,7 @@ import difflib
 import enum
 import math
 import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -31,9 +41,15 @@ from .exc import ConfigError
 
 TUNE = "HELION_RT_TUNE"
 TUNE_SECONDS = "HELION_RT_TUNE_SECONDS"
+TUNE_AFTER = "HELION_RT_TUNE_AFTER"
+STRICT = "HELION_RT_STRICT"
+MEASURE_ON_DEVICE = "HELION_RT_MEASURE_ON_DEVICE"
+WORKER_GB = "HELION_RT_WORKER_GB"
+RUNTIME_DIR = "HELION_RT_RUNTIME_DIR"
 CACHE_DIR = "HELION_RT_CACHE_DIR"
 LOG = "HELION_RT_LOG"
 REFERENCE = "HELION_RT_REFERENCE"
+VARIABLES = (TUNE, TUNE_SECONDS, TUNE_AFTER, STRICT, MEASURE_ON_DEVICE, WORKER_GB, RUNTIME_DIR, CACHE_DIR, LOG, REFERENCE)
 
 
 class TuneMode(enum.Enum):
@@ -90,7 +106,8 @@ IGNORED_HELION_SETTINGS = frozenset(
     print_repro ref_mode torch_compile_fusion triton_do_not_specialize""".split()
 )
 
-_PER_PROCESS = {"cache_dir": CACHE_DIR, "log_level": LOG, "reference": REFERENCE}
+_PER_PROCESS = {"cache_dir": CACHE_DIR, "log_level": LOG, "reference": REFERENCE, "worker_gb": WORKER_GB, "runtime_dir": RUNTIME_DIR,
+                "measure_on_device": MEASURE_ON_DEVICE}  # fmt: skip
 
 
 def default_cache_dir() -> Path:
@@ -98,20 +115,35 @@ def default_cache_dir() -> Path:
     return Path(platformdirs.user_cache_dir("helion_rt", appauthor=False))
 
 
+def default_runtime_dir() -> Path:
+    """A folder for what lives no longer than this machine is up: in ``XDG_RUNTIME_DIR``, else in the temporary folder. Not created."""
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    if os.path.isabs(session) and os.access(session, os.W_OK):
+        return Path(session) / "helion_rt"
+    return Path(tempfile.gettempdir()) / f"helion_rt-{os.getuid() if hasattr(os, 'getuid') else 'user'}"
+
+
 @dataclass(frozen=True)
 class Settings:
     """Settings of a process, or of one kernel (``for_kernel``). Immutable and hashable.
 
-    ``cache_dir``, ``log_level`` and ``reference`` belong to the process. ``static_shapes``, ``index_dtype`` (a torch dtype or None),
-    ``dot_precision`` and ``ignore_warnings`` have Helion's meaning. ``ignored`` names Helion settings that were given
-    and mean nothing here. ``tune_seconds`` is the budget for tuning one signature.
+    ``cache_dir``, ``log_level``, ``reference``, ``measure_on_device``, ``worker_gb`` and ``runtime_dir`` belong to the process.
+    ``static_shapes``, ``index_dtype`` (a torch dtype or None), ``dot_precision`` and ``ignore_warnings`` have Helion's meaning.
+    ``ignored`` names Helion settings that were given and mean nothing here. ``tune_seconds`` is the budget for tuning one
+    signature, ``tune_after`` the calls that make it worth that; ``strict`` allows swaps only between configs whose results are
+    bitwise equal on the trial inputs. ``worker_gb``: None is half of the machine's memory.
     """
 
     tune: TuneMode = TuneMode.BACKGROUND
     tune_seconds: float = 60.0
+    tune_after: int = 2
+    strict: bool = False
     cache_dir: Path = field(default_factory=default_cache_dir)
     log_level: LogLevel = LogLevel.WARNING
     reference: bool = False
+    measure_on_device: bool = False
+    worker_gb: float | None = None
+    runtime_dir: Path = field(default_factory=default_runtime_dir)
     static_shapes: bool = True
     index_dtype: Any = None
     dot_precision: DotPrecision | None = None
@@ -127,6 +159,16 @@ class Settings:
             chosen["tune"] = _choice(TUNE, text, TuneMode)
         if text := env.get(TUNE_SECONDS, "").strip():
             chosen["tune_seconds"] = _seconds(TUNE_SECONDS, text)
+        if text := env.get(TUNE_AFTER, "").strip():
+            chosen["tune_after"] = _calls(TUNE_AFTER, text)
+        if text := env.get(STRICT, "").strip():
+            chosen["strict"] = _choice(STRICT, text, Switch) is Switch.ON
+        if text := env.get(MEASURE_ON_DEVICE, "").strip():
+            chosen["measure_on_device"] = _choice(MEASURE_ON_DEVICE, text, Switch) is Switch.ON
+        if text := env.get(WORKER_GB, "").strip():
+            chosen["worker_gb"] = _above_zero(WORKER_GB, text, "GiB", "8")
+        if text := env.get(RUNTIME_DIR, "").strip():
+            chosen["runtime_dir"] = _directory(RUNTIME_DIR, text)
         if text := env.get(CACHE_DIR, "").strip():
             chosen["cache_dir"] = _directory(CACHE_DIR, text)
         if text := env.get(LOG, "").strip():
@@ -165,9 +207,11 @@ def _kernel_setting(name: str, value: Any) -> Any:
         return _choice(name, value, TuneMode)
     if name == "tune_seconds":
         return _seconds(name, value)
+    if name == "tune_after":
+        return _calls(name, value)
     if name == "dot_precision":
         return None if value is None else _choice(name, value, DotPrecision)
-    if name == "static_shapes":
+    if name in ("static_shapes", "strict"):
         return _instance(name, value, bool)
     if name == "index_dtype":
         return value
@@ -183,7 +227,9 @@ def _kernel_setting(name: str, value: Any) -> Any:
     )
 
 
-_KERNEL_SETTINGS = frozenset({"tune", "tune_seconds", "dot_precision", "static_shapes", "index_dtype", "ignore_warnings"})
+_KERNEL_SETTINGS = frozenset(
+    {"tune", "tune_seconds", "tune_after", "strict", "dot_precision", "static_shapes", "index_dtype", "ignore_warnings"}
+)
 
 
 def _choice(name: str, value: Any, kind: type[enum.Enum]) -> Any:
@@ -195,13 +241,27 @@ def _choice(name: str, value: Any, kind: type[enum.Enum]) -> Any:
 
 
 def _seconds(name: str, value: Any) -> float:
+    return _above_zero(name, value, "seconds", "60")
+
+
+def _above_zero(name: str, value: Any, unit: str, example: str) -> float:
     try:
-        seconds = float(value)
+        number = float(value)
     except (TypeError, ValueError):
-        seconds = math.nan
-    if isinstance(value, bool) or not (0 < seconds < math.inf):
-        raise ConfigError(f"{name}={value!r:.80} is not a number of seconds above 0", hint=f"for example {name}=60")
-    return seconds
+        number = math.nan
+    if isinstance(value, bool) or not (0 < number < math.inf):
+        raise ConfigError(f"{name}={value!r:.80} is not a number of {unit} above 0", hint=f"for example {name}={example}")
+    return number
+
+
+def _calls(name: str, value: Any) -> int:
+    try:
+        calls = int(value)
+    except (TypeError, ValueError):
+        calls = 0
+    if isinstance(value, (bool, float)) or calls < 1:
+        raise ConfigError(f"{name}={value!r:.80} is not a number of calls, 1 or more", hint=f"for example {name}=2")
+    return calls
 
 
 def _directory(name: str, value: str) -> Path:

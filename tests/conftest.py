@@ -11,6 +11,7 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["HELION_RT_TUNE"] = "off"
 _CACHE = tempfile.mkdtemp(prefix="helion_rt_tests_")
 os.environ["HELION_RT_CACHE_DIR"] = _CACHE
+os.environ["HELION_RT_RUNTIME_DIR"] = _CACHE  # other test runs of this machine may tune at the same time
 
 
 def pytest_unconfigure() -> None:

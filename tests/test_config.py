@@ -76,6 +76,28 @@ def test_loop_strategies_must_be_known(value: Any) -> None:
         Config(loop_strategies=value)
 
 
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("grid_orders", [[0, 1], [[0, 2]], [[1, 1]], [[True, 0]], [[1.0, 0]], "10", None]),
+        ("buffer_counts", [2, [0], [5], [True], [1.0], ["2"], None]),
+        ("core_splits", [0, [-1], [True], ["0"], [[0]], None]),
+    ],
+)
+def test_knobs_of_the_grid_must_be_well_formed(key: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ConfigError, match=f"{key} must be a list"):
+            Config(**{key: value})
+
+
+def test_what_means_something_here_is_not_the_users_own() -> None:
+    known: dict[str, Any] = {"grid_orders": [[1, 0], None], "buffer_counts": [None, 3], "core_splits": [None, 1]}
+    config = Config(**known, block_sizes=[8], num_warps=4)
+    assert config.own == {"num_warps": 4}
+    assert Config.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+    assert {key: config[key] for key in known} == known
+
+
 @pytest.mark.parametrize("value", [object(), float("nan"), float("inf"), {1: 2}, {1, 2}, b"x", [object()]])
 def test_other_values_must_be_plain(value: Any) -> None:
     with pytest.raises(ConfigError, match="not plain data"):

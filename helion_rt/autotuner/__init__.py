@@ -1,6 +1,7 @@
 """Fragments: what a value of ``hl.register_tunable`` can be. ``from helion_rt.autotuner import PowerOfTwoFragment``.
 
-The names are Helion's. Here the value is the one that the kernel's own ``Config(name=...)`` has, else the fragment's default.
+The names are Helion's. The value is the one that the kernel's own ``Config(name=...)`` has, else the fragment's default until the tuner
+has found a better one; it tries those that ``values()`` lists.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+MAX_VALUES = 8  # of an integer, spread over its range
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class IntegerFragment:
         """Whether a config may have ``value``."""
         return isinstance(value, int) and not isinstance(value, bool) and self.low <= value <= self.high
 
+    def values(self) -> tuple[int, ...]:
+        """What the tuner tries."""
+        count = min(MAX_VALUES, self.high - self.low + 1)
+        return tuple(sorted({self.low + (self.high - self.low) * i // max(count - 1, 1) for i in range(count)}))
+
 
 @dataclass(frozen=True)
 class PowerOfTwoFragment(IntegerFragment):
@@ -38,6 +46,9 @@ class PowerOfTwoFragment(IntegerFragment):
 
     def allows(self, value: Any) -> bool:
         return super().allows(value) and value & (value - 1) == 0
+
+    def values(self) -> tuple[int, ...]:
+        return tuple(1 << n for n in range(self.low.bit_length() - 1, self.high.bit_length()))
 
 
 @dataclass(frozen=True)
@@ -52,6 +63,9 @@ class EnumFragment:
     def allows(self, value: Any) -> bool:
         return any(type(value) is type(choice) and value == choice for choice in self.choices)
 
+    def values(self) -> tuple[Any, ...]:
+        return tuple(self.choices)
+
 
 @dataclass(frozen=True)
 class BooleanFragment:
@@ -62,6 +76,9 @@ class BooleanFragment:
 
     def allows(self, value: Any) -> bool:
         return isinstance(value, bool)
+
+    def values(self) -> tuple[bool, bool]:
+        return (False, True)
 
 
 __all__ = ["BooleanFragment", "EnumFragment", "IntegerFragment", "PowerOfTwoFragment"]

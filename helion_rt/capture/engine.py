@@ -43,6 +43,7 @@ def capture(
     kernel_name: str | None = None,
     tunables: Mapping[str, Any] | None = None,
     read: Read | None = None,
+    declared: dict[str, Any] | None = None,
 ) -> Program:
     """The program of ``fn`` for a call with these facts.
 
@@ -57,6 +58,7 @@ def capture(
         kernel_name: default ``fn.__name__``.
         tunables: values for ``hl.register_tunable``, by name.
         read: gives the value of a probe (see ``probes``) for the arguments of the call. Default: they have no values.
+        declared: is told the fragments of the kernel's tunables, by name.
 
     Raises:
         CaptureError: (and its subclasses) at the user's file and line.
@@ -68,7 +70,7 @@ def capture(
     if len(names) != len(facts) - reaching or (values and len(values) != len(facts)):
         raise CaptureError(f"{len(facts)} facts for {len(names)} parameters", kernel=source.name, file=source.file, line=source.first_line)
     looks = any(isinstance(n, ast.Name) and n.id in _LOOKS_AT_TYPES for n in ast.walk(source.tree))
-    knowledge = Knowledge(tunables or {}, all_static=looks, looks_at_types=looks)
+    knowledge = Knowledge(tunables or {}, all_static=looks, looks_at_types=looks, declared={} if declared is None else declared)
     program: Program | None = None
     encoded: list[bytes] = []
     for first in FIRST_HINTS:

@@ -82,4 +82,5 @@ def register_tunable(tracer: Tracer, name: str, fragment: Any) -> Any:
     if type(value) not in (bool, int, float, str):
         tracer.refuse(f"tunable {name!r} has the value {value!r}", "expected a bool, int, float or str")
     tracer.tunables[name] = value
+    tracer.knowledge.declared[name] = fragment
     return value

@@ -37,6 +37,7 @@ class Knowledge:
     numbers: set[int] = field(default_factory=set)  # that were read from arguments, and are no hints
     promoted: dict[tuple[int, str], torch.dtype] = field(default_factory=dict)  # (line of loop, variable): carried as a tensor
     poisoned: set[tuple[int, str]] = field(default_factory=set)  # (line of loop, variable): changes, and cannot be carried
+    declared: dict[str, Any] = field(default_factory=dict)  # fragments of tunables, by name
 
 
 class FrameKind(enum.Enum):

@@ -25,7 +25,6 @@ from helion_rt.exc import HelionError
 from helion_rt.settings import Settings, TuneMode
 
 _PACKAGES = ("torch", "jax", "jaxlib", "libtpu", "numpy")
-_VARIABLES = (settings_module.TUNE, settings_module.TUNE_SECONDS, settings_module.CACHE_DIR, settings_module.LOG)
 _LITTLE_SPACE = 200 << 20  # bytes
 
 
@@ -146,8 +145,8 @@ def _cache(directory: Path) -> dict[str, Any]:
 def _environment_traps(environ: Mapping[str, str], settings: Settings, versions: Mapping[str, str | None]) -> list[str]:
     traps = []
     for name in environ:
-        if name.startswith("HELION_RT_") and name not in _VARIABLES:
-            close = difflib.get_close_matches(name, _VARIABLES, n=1)
+        if name.startswith("HELION_RT_") and name not in settings_module.VARIABLES:
+            close = difflib.get_close_matches(name, settings_module.VARIABLES, n=1)
             traps.append(f"{name} is not a variable of helion_rt" + (f"; did you mean {close[0]}?" if close else ""))
     if settings.tune is TuneMode.OFF:
         traps.append(f"tuning is off ({settings_module.TUNE}): calls are served by stored winners or by the safe default")

@@ -24,7 +24,9 @@ class Command:
 COMMANDS = (
     Command("cache", "helion_rt.cli.cache", "look into the tuning database"),
     Command("doctor", "helion_rt.cli.doctor", "check versions, targets and the health of the cache"),
+    Command("estimate", "helion_rt.cli.estimate", "predict the time of any JAX function on a TPU that need not be here"),
     Command("prewarm", "helion_rt.cli.prewarm", "tune kernels and shapes of a manifest ahead of time"),
+    Command("tune", "helion_rt.cli.tune", "tune one signature of a kernel now"),
 )
 
 

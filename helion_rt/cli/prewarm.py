@@ -3,62 +3,46 @@
 The manifest is TOML or JSON::
 
     targets = ["cpu", "tpu7x"]                      # optional; --target overrides
+    seconds_each = 30                               # optional; --seconds-each overrides
 
     [[kernels]]
     kernel = "my_package.kernels:softmax"           # or "kernels.py:softmax", relative to the manifest
     args = [{ shape = [4096, 2560], dtype = "float32" }, { value = 1e-6 }]
 
-The machine's own target is tuned and measured. For a TPU that is not here the best configs by the modelled ranking are
-compiled with libtpu; what is stored is labelled ``modelled``. The exit status is 0 only if every key is filled.
+The machine's own target is tuned and measured. For a TPU that is not here a worker compiles the candidates with libtpu, and the
+compiler's own schedule says what they take: what is stored is labelled ``scheduled`` (``modelled`` where there is no schedule).
+Each record is stored when it is found, so what was done stays done after a crash or Ctrl-C, and is not done again.
+The exit status is 0 only if every key is filled.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
-import importlib.util
 import json
 import sys
+import threading
+import time
 import tomllib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from helion_rt.exc import HelionError, InputError
+from helion_rt.exc import HelionError
+from helion_rt.targets import host
+
+from .keys import Entry, Result, entry, fill
+from .live import View, view
 
 if TYPE_CHECKING:
-    from helion_rt.database import LocalTier, Record
-    from helion_rt.runtime.kernel import Kernel
-    from helion_rt.targets import Target
+    from helion_rt.report import Crossing
+    from helion_rt.runtime.ahead import Filled
+    from helion_rt.tuning.pool import Workers
 
-
-@dataclass(frozen=True)
-class Entry:
-    """One key to fill: a kernel, its arguments (shape-likes and values), a target."""
-
-    name: str
-    kernel: Kernel
-    args: tuple[Any, ...]
-    target: Target
-
-    def label(self) -> str:
-        shapes = ", ".join("x".join(map(str, a.shape)) if hasattr(a, "shape") else repr(a) for a in self.args)
-        return f"{self.kernel.name}({shapes}) on {self.target}"
-
-
-@dataclass(frozen=True)
-class Result:
-    """What became of an entry. ``status`` is the record's, or the reason why there is none."""
-
-    kernel: str
-    entry: str
-    target: str
-    filled: bool
-    status: str
-    key: str | None = None
-    evidence: str | None = None
-    candidates_tried: int = 0
+INTERRUPTED = 130
+CROSSING_SECONDS = 60.0  # about what the one compile may take
+FILLING_SHARE = 0.8  # of the time for everything, where winners are tried on other targets afterwards
 
 
 def add_parser(subparsers: Any) -> None:
@@ -71,169 +55,245 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("manifest", type=Path, metavar="MANIFEST")
     parser.add_argument("--target", action="append", metavar="NAME", help="cpu, v4, v5e, v5p, v6e, tpu7x; may be given several times")
+    parser.add_argument("--seconds-each", type=seconds, metavar="N", help="budget of one key (default: HELION_RT_TUNE_SECONDS, 60)")
+    parser.add_argument("--within", type=seconds, metavar="MINUTES", help="for all keys together: each gets its share of what is left")
+    parser.add_argument("--jobs", type=int, choices=(1, 2, 3, 4), help="keys for absent TPUs at a time (default: 2, on one core 1)")
+    parser.add_argument("--again", action="store_true", help="also keys that the database has an answer for")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML report; also tries each target's winner on the others")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
+def seconds(text: str) -> float:
+    """A budget on the command line: a number of seconds above 0."""
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+@dataclass
+class Work:
+    """The keys to fill and what became of them, at the same place; None: not done yet.
+
+    ``seconds``: budget of one key; ``deadline`` (monotonic): when all should be done.
+    """
+
+    entries: Sequence[Entry]
+    seconds: float
+    again: bool
+    deadline: float | None = None
+    stopped: threading.Event = field(default_factory=threading.Event)
+    results: list[Result | None] = field(init=False)
+    filled: list[Filled | None] = field(init=False)
+    crossings: list[Crossing | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.results = [None] * len(self.entries)
+        self.filled = [None] * len(self.entries)
+
+    def share(self, jobs: int) -> float:
+        """The budget of the next key: its share of what is left of the time, where that is less than a key may have."""
+        if self.deadline is None:
+            return self.seconds
+        left = sum(result is None for result in self.results)
+        return max(1.0, min(self.seconds, (self.deadline - time.monotonic()) * jobs / max(left, 1)))
+
+    def done(self) -> list[Result]:
+        return [result for result in self.results if result is not None]
+
+
 def run(args: argparse.Namespace) -> int:
-    """Carry out ``prewarm``: 0 if every key is filled, 1 if not, 2 for a manifest that cannot be used."""
+    """Carry out ``prewarm``: 0 if every key is filled, 1 if not, 2 for a manifest or options that cannot be used."""
     try:
-        entries = list(read_manifest(args.manifest, args.target))
+        if args.report is not None:
+            check_report(args.report)
+        data = _load(args.manifest)
+        entries = list(read_manifest(data, args.manifest.parent, args.target))
+        budget = args.seconds_each or _seconds_of(data)
     except (HelionError, OSError, ValueError) as error:
         print(f"helion-rt: {args.manifest}: {error}", file=sys.stderr)
         return 2
-    results = fill_all(entries, quiet=args.json)
-    missing = [r for r in results if not r.filled]
+    begin = time.monotonic()
+    within = args.within * 60 if args.within is not None else None
+    work = Work(entries, budget, args.again, None if within is None else begin + within * (1 if args.report is None else FILLING_SHARE))
+    jobs = args.jobs or min(2, host.usable_cores())
+    interrupted = False
+    try:
+        with view(len(entries), quiet=args.json) as shown:
+            fill_all(work, jobs, shown)
+        if args.report is not None:
+            work.deadline = None if within is None else begin + within
+            cross(work, jobs, quiet=args.json)
+    except KeyboardInterrupt:
+        interrupted = True
+    if args.report is not None:
+        write_report(args.report, work)
+    _tell(work, args, time.monotonic() - begin)
+    return INTERRUPTED if interrupted else status(work)
+
+
+def status(work: Work) -> int:
+    """The exit status: 0 if every key is filled."""
+    return 0 if all(result is not None and result.filled for result in work.results) else 1
+
+
+def _tell(work: Work, args: argparse.Namespace, spent: float) -> None:
+    """Print what became of the keys."""
+    done = work.done()
     if args.json:
-        print(json.dumps([asdict(r) for r in results], indent=2))
+        print(json.dumps([asdict(r) for r in done], indent=2))
     else:
-        print(f"{len(results) - len(missing)} of {len(results)} keys filled")
-    for result in missing:
-        print(f"not filled: {result.entry}: {result.status}", file=sys.stderr)
-    return 1 if missing else 0
+        from helion_rt.report.text import clock
+
+        print(f"{sum(r.filled for r in done)} of {len(work.entries)} keys filled in {clock(spent)}")
+        if args.report is not None:
+            print(f"report: {args.report}")
+    for result in done:
+        if not result.filled:
+            print(f"not filled: {result.entry}: {result.status}", file=sys.stderr)
 
 
-def read_manifest(path: Path, only: list[str] | None) -> Iterator[Entry]:
-    """The entries of a manifest, for the targets ``only`` or its own or this machine's. Raises ``ValueError`` or ``HelionError``."""
+def read_manifest(data: dict[str, Any], folder: Path, only: list[str] | None) -> Iterator[Entry]:
+    """The entries of a manifest, for the targets ``only`` or its own or this machine's. A kernel that cannot be had is an entry
+    with a problem; raises ``ValueError`` or ``HelionError`` for a manifest that makes no sense."""
     from helion_rt import targets
 
-    data = _load(path)
     names = only or data.get("targets") or [targets.detect().name]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(f'expected targets = ["cpu", ...], a list of names, not {names!r:.80}')
+    wanted = list(dict.fromkeys(map(targets.get, names)))
     listed = data.get("kernels")
     if not isinstance(listed, list) or not listed:
         raise ValueError("expected a list 'kernels' with at least one entry")
     for number, item in enumerate(listed, 1):
         if not isinstance(item, dict) or not isinstance(item.get("kernel"), str) or not isinstance(item.get("args"), list):
             raise ValueError(f'kernel {number}: expected kernel = "module:name" and args = [...]')
-        kernel = load_kernel(item["kernel"], path.parent)
-        args = tuple(_argument(a, item["kernel"]) for a in item["args"])
-        for name in names:
-            yield Entry(item["kernel"], kernel, args, targets.get(name))
+        for target in wanted:
+            yield entry(item["kernel"], item["args"], target, folder)
 
 
-def load_kernel(spec: str, folder: Path) -> Kernel:
-    """The kernel that ``module:name`` or ``file.py:name`` (relative to ``folder``) means. Raises ``ValueError``."""
-    from helion_rt.runtime.kernel import Kernel
-
-    home, _, name = spec.rpartition(":")
-    if not home:
-        raise ValueError(f"'{spec}': expected 'module:name' or 'file.py:name'")
-    try:
-        module = _load_file(folder / home) if home.endswith(".py") else importlib.import_module(home)
-    except HelionError:
-        raise
-    except Exception as error:  # whatever the user's module does when it is imported
-        raise ValueError(f"'{spec}': cannot import {home}: {type(error).__name__}: {error}") from error
-    found = getattr(module, name, None)
-    if not isinstance(found, Kernel):
-        raise ValueError(f"'{spec}': {name} is {type(found).__name__}, expected a @helion_rt.kernel")
-    return found
-
-
-def fill_all(entries: list[Entry], quiet: bool) -> list[Result]:
-    """Fill every entry, with a progress bar on standard error unless ``quiet``."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True, quiet=quiet)
-    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    results = []
-    with Progress(*columns, console=console) as progress:
-        bar = progress.add_task("", total=len(entries))
-        for entry in entries:
-
-            def told(tried: int, label: str = entry.label()) -> None:
-                progress.update(bar, description=f"{label}: candidate {tried}")
-
-            progress.update(bar, description=entry.label())
-            results.append(fill(entry, told))
-            progress.advance(bar)
-    return results
-
-
-def fill(entry: Entry, told: Callable[[int], None] = lambda tried: None) -> Result:
-    """Make sure that the database has a record of ``entry``."""
+def fill_all(work: Work, jobs: int, shown: View) -> None:
+    """Fill every entry: absent TPUs with ``jobs`` workers, then this machine's own target alone, so that nothing disturbs its clock."""
     from helion_rt import targets
 
+    own = targets.detect()
+    absent = [i for i, e in enumerate(work.entries) if e.target != own]
+    _in_parallel(work, absent, jobs, shown)
+    _in_parallel(work, [i for i, e in enumerate(work.entries) if e.target == own], 1, shown)
+
+
+def _in_parallel(work: Work, numbers: Sequence[int], jobs: int, shown: View) -> None:
+    """Fill the entries of these numbers, each job with a worker process of its own."""
+    mine, pools = _pools(jobs)
+
+    def one(number: int) -> None:
+        if not work.stopped.is_set():
+            found = fill(work.entries[number], mine(), work.share(jobs), work.again, shown, work.stopped.is_set)
+            work.results[number], work.filled[number] = found
+
     try:
-        return _measure(entry, told) if entry.target == targets.detect() else _compile(entry, told)
-    except Exception as error:  # one bad entry must not keep the others from being filled
-        return Result(entry.name, entry.label(), entry.target.name, False, f"{type(error).__name__}: {error}")
-
-
-def _measure(entry: Entry, told: Callable[[int], None]) -> Result:
-    """Tune on this machine, as a first call would."""
-    from helion_rt.runtime.background import tuner
-    from helion_rt.runtime.slot import Origin, Tuning
-
-    slot = entry.kernel.bind(*entry.args)
-    if slot.serving.origin is Origin.FORCED:
-        return Result(entry.name, entry.label(), entry.target.name, True, "forced by config=", slot.key.digest)
-    if slot.tuning is Tuning.OFF:  # HELION_RT_TUNE=off is meant for the service, not for this command
-        slot.tuning = Tuning.QUEUED
-    if not slot.submitted:
-        slot.submitted = True
-        tuner.submit(slot)
-    while not slot.done.wait(0.2):
-        told(slot.candidates_tried)
-    tuner.wait()
-    record = slot.tier.get(slot.key)
-    if record is None or slot.tuning is not Tuning.DONE:
-        return Result(entry.name, entry.label(), entry.target.name, False, slot.tuning_error or "no record was stored", slot.key.digest)
-    return _result(entry, record, slot.candidates_tried, slot.tier)
-
-
-def _compile(entry: Entry, told: Callable[[int], None]) -> Result:
-    """Compile for a target that is not here, in a worker process."""
-    from helion_rt.database import EvidenceKind
-    from helion_rt.program import codec
-    from helion_rt.runtime import background, jaxcache, prepare
-    from helion_rt.tuning import modelled, pool
-    from helion_rt.tuning.space import SPACE_VERSION, Space
-
-    found, key, tier, settings = prepare.find(entry.kernel, entry.kernel.bound(*entry.args), entry.target)
-    record = tier.get(key)
-    if record is not None and record.space_version == SPACE_VERSION:
-        return _result(entry, record, 0, tier)
-    space = Space(found.program, entry.target, entry.kernel.configs)
-    workers = pool.Workers()
-    opening = background.opening(found.program, entry.target, jaxcache.settings(), [])
-    try:
-        outcome = modelled.best_that_compiles(space, pool.WorkerEvaluator(opening, workers), settings.tune_seconds, told)
+        _all(ThreadPoolExecutor(jobs, thread_name_prefix="helion-rt-prewarm"), one, numbers, work.stopped)
     finally:
-        workers.stop()
-    if outcome is None:
-        return Result(entry.name, entry.label(), entry.target.name, False, "no config compiles", key.digest)
-    record = background.make_record(key, entry.kernel.name, outcome, EvidenceKind.MODELLED)
-    tier.put(record)
-    for alias in found.aliases:
-        tier.put_program(alias, codec.encode(found.program))
-    return _result(entry, record, outcome.tried, tier)
+        for workers in pools:
+            workers.stop()
 
 
-def _result(entry: Entry, record: Record, tried: int, tier: LocalTier) -> Result:
-    """A filled entry; not filled where the directory did not take the record, which then goes with this process."""
-    tier.close()  # tries once more to write what could not be written
-    kept = tier.stats().in_memory == 0
-    status = record.status.value if kept else f"found, but {tier.directory} cannot be written"
-    evidence = record.evidence.kind.value
-    return Result(entry.name, entry.label(), entry.target.name, kept, status, record.key.digest, evidence, tried)
+def _pools(jobs: int) -> tuple[Callable[[], Workers], list[Workers]]:
+    """(the workers of the calling thread, the list of all that were made). Together they take no more memory than one alone may."""
+    from helion_rt.settings import Settings
+    from helion_rt.tuning import memory, pool
+
+    own, made = threading.local(), []
+    each = memory.limit(Settings.from_env().worker_gb) // jobs
+
+    def mine() -> Workers:
+        if not hasattr(own, "workers"):
+            own.workers = pool.Workers(memory_bytes=each)
+            made.append(own.workers)
+        return own.workers
+
+    return mine, made
 
 
-def _argument(item: Any, kernel: str) -> Any:
-    import jax
-    import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
-    import numpy as np
+def _all(executor: ThreadPoolExecutor, one: Callable[[int], None], numbers: Sequence[int], stopped: threading.Event) -> None:
+    """Call ``one`` with every number. Ctrl-C lets nothing new begin, and ends what has."""
+    futures: list[Future[None]] = [executor.submit(one, number) for number in numbers]
+    try:
+        for future in futures:
+            future.result()
+    except BaseException:
+        stopped.set()
+        executor.shutdown(wait=False, cancel_futures=True)
+        raise
+    executor.shutdown()
 
-    if isinstance(item, dict) and item.keys() == {"value"}:
-        return item["value"]
-    if isinstance(item, dict) and item.keys() == {"shape", "dtype"}:
+
+def cross(work: Work, jobs: int, quiet: bool) -> None:
+    """Find out what each TPU's winner would take on the other TPUs, for the same kernel and arguments: one compile each, at most."""
+    from helion_rt.report import Crossing
+    from helion_rt.report.text import duration
+    from helion_rt.runtime import ahead
+
+    groups: dict[tuple[str, str], list[tuple[Entry, Filled]]] = {}
+    for what, filled in zip(work.entries, work.filled, strict=True):
+        if filled is not None and filled.target.is_tpu and filled.record is not None:
+            groups.setdefault((what.name, what.arguments()), []).append((what, filled))
+    pairs = [(a, b) for group in groups.values() if len(group) > 1 for a in group for b in group]
+    found = work.crossings = [None] * len(pairs)
+    mine, pools = _pools(jobs)
+
+    def one(number: int) -> None:
+        (what, filled), (_, other) = pairs[number]
+        if work.deadline is not None and time.monotonic() > work.deadline:
+            return  # "not tried" in the report
+        label = f"{what.label()}: its winner on {other.target}"
+        key = shown.begin(label, CROSSING_SECONDS)
+        trial = ahead.across(filled, other, mine())
+        config = filled.winner or filled.default()
+        found[number] = Crossing(what.short_name, what.arguments(), filled.target.name, other.target.name, config, trial)
+        # That it does not work there is a finding, not a failure.
+        shown.end(key, True, f"{label}: {duration(trial.seconds) if trial.fault is None else 'does not work there'}")
+
+    with view(len(pairs), quiet=quiet or not pairs) as shown:
         try:
-            return jax.ShapeDtypeStruct(tuple(map(int, item["shape"])), np.dtype(item["dtype"]))
-        except TypeError as error:
-            raise InputError(f"{kernel}: {item!r}: {error}", hint="dtypes: float32, bfloat16, int32, ...") from error
-    raise InputError(f'{kernel}: an argument is {{shape = [...], dtype = "..."}} or {{value = ...}}, not {item!r}')
+            _all(ThreadPoolExecutor(jobs, thread_name_prefix="helion-rt-prewarm"), one, range(len(pairs)), work.stopped)
+        finally:
+            for workers in pools:
+                workers.stop()
+
+
+def check_report(path: Path) -> None:
+    """Raise, before any work is done, what would keep a report from being written."""
+    from helion_rt import report
+
+    report.require()
+    if not path.parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} for the report")
+
+
+def write_report(path: Path, work: Work, title: str = "helion_rt prewarm report") -> None:
+    """The report of what was done. What is wrong with it must not cost the records: it is told."""
+    from helion_rt import report
+    from helion_rt.report.gather import search_of
+
+    searches = [
+        search_of(filled, what.short_name, what.arguments())
+        for what, filled in zip(work.entries, work.filled, strict=True)
+        if filled is not None
+    ]
+    try:
+        report.write(path, searches, [crossing for crossing in work.crossings if crossing is not None], title)
+    except OSError as error:
+        print(f"helion-rt: the report cannot be written: {error}", file=sys.stderr)
+
+
+def _seconds_of(data: dict[str, Any]) -> float:
+    from helion_rt.settings import Settings
+
+    value = data.get("seconds_each", Settings.from_env().tune_seconds)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
+        raise ValueError(f"expected seconds_each = a number above 0, not {value!r:.80}")
+    return float(value)
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -242,16 +302,3 @@ def _load(path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ValueError("expected a table at the top")
     return data
-
-
-def _load_file(path: Path) -> Any:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"no module in {path}")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(path.stem, module)
-    try:
-        spec.loader.exec_module(module)
-    except FileNotFoundError as error:
-        raise ImportError(str(error)) from error
-    return module

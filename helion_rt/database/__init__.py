@@ -2,11 +2,11 @@
 
 from .codec import BadRecord, decode_record, encode_record
 from .key import Key
-from .lock import work_lock
+from .lock import host_lock, work_lock
 from .record import Evidence, EvidenceKind, Origin, Record, Status, better, machine_name, utc_now
 from .tier import LocalTier, Stats, StoreKind, Tier, open_local
 
 __all__ = [
     "BadRecord", "Evidence", "EvidenceKind", "Key", "LocalTier", "Origin", "Record", "Stats", "Status", "StoreKind", "Tier", "better",
-    "decode_record", "encode_record", "machine_name", "open_local", "utc_now", "work_lock",
+    "decode_record", "encode_record", "host_lock", "machine_name", "open_local", "utc_now", "work_lock",
 ]  # fmt: skip

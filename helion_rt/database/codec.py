@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Set
 from typing import Any, TypeVar
 
 import msgpack
@@ -76,7 +77,10 @@ def _open(kind: Kind, data: bytes) -> Any:
 def to_plain(record: Record) -> dict[str, Any]:
     """``record`` as nested maps and lists of plain data."""
     evidence = record.evidence
+    # Written only where there is something to say: older versions read what has never been rolled back.
+    more = {"quarantined": list(record.quarantined), "revision": record.revision} if record.quarantined or record.revision else {}
     return {
+        **more,
         "key": record.key.to_plain(),
         "kernel": record.kernel,
         "status": record.status.value,
@@ -104,11 +108,12 @@ def encode_record(record: Record) -> bytes:
 
 
 _RECORD_FIELDS = {"key", "kernel", "status", "config", "space_version", "evidence", "toolchain", "origin", "machine", "date"}
+_LATER_FIELDS = {"quarantined", "revision"}
 _EVIDENCE_FIELDS = {"kind", "ms", "default_ms", "spread", "pairs", "candidates_tried", "seconds"}
 
 
-def _fields(plain: Any, names: set[str]) -> dict[str, Any]:
-    if not isinstance(plain, dict) or plain.keys() != names:
+def _fields(plain: Any, names: set[str], later: Set[str] = frozenset()) -> dict[str, Any]:
+    if not isinstance(plain, dict) or plain.keys() not in (names, names | later):
         raise ValueError(f"expected a map with the fields {', '.join(sorted(names))}")
     return plain
 
@@ -117,7 +122,7 @@ def decode_record(data: bytes) -> Record:
     """The inverse of ``encode_record``. Raises BadRecord for anything else, whatever it is."""
     plain = _open(Kind.RECORD, data)
     try:
-        fields = dict(_fields(plain, _RECORD_FIELDS))
+        fields = dict(_fields(plain, _RECORD_FIELDS, _LATER_FIELDS))
         evidence = dict(_fields(fields.pop("evidence"), _EVIDENCE_FIELDS))
         return Record(
             key=Key.from_plain(fields.pop("key")),

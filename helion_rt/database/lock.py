@@ -1,4 +1,7 @@
-"""A lock that saves work: of the processes that start at once on one key, one tunes it. Correctness never depends on it."""
+"""Locks that save work: of the processes that start at once on one key, one tunes it; and one process of a machine tunes at a time.
+
+Correctness never depends on them.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +18,29 @@ log = logging.getLogger("helion_rt.database")
 
 @contextlib.contextmanager
 def work_lock(directory: str | os.PathLike[str], digest: str) -> Iterator[bool]:
-    """Try, without waiting, to become the one process of this machine that tunes the key ``digest``.
+    """Try, without waiting, to become the one process that tunes the key ``digest`` of the tier in ``directory``.
 
     Yields True if this one may (it holds the lock; or there can be none, on a directory that cannot be written), False
     if another process is at it: poll the tier for its winner instead. The system frees the lock of a process that died.
     """
+    with _try_lock(Path(directory) / LAYOUT_VERSION / "locks" / f"{digest}.lock") as free:
+        yield free
+
+
+@contextlib.contextmanager
+def host_lock(directory: str | os.PathLike[str]) -> Iterator[bool]:
+    """Try, without waiting, to become the one process of this machine that tunes: two would disturb each other's measurements.
+
+    ``directory`` is on this machine alone (``Settings.runtime_dir``). Yields as ``work_lock`` does.
+    """
+    with _try_lock(Path(directory) / "tuner.lock") as free:
+        yield free
+
+
+@contextlib.contextmanager
+def _try_lock(path: Path) -> Iterator[bool]:
     import filelock  # late: it costs 0.1 s, and only a process that tunes needs it
 
-    path = Path(directory) / LAYOUT_VERSION / "locks" / f"{digest}.lock"
     with contextlib.ExitStack() as stack:
         try:
             make_private_directory(path.parent)
@@ -32,6 +50,6 @@ def work_lock(directory: str | os.PathLike[str], digest: str) -> Iterator[bool]:
         except filelock.Timeout:
             free = False
         except (OSError, NotImplementedError) as error:
-            log.debug("no lock in %s (%s): tuning without one", directory, error)
+            log.debug("no lock %s (%s): tuning without one", path, error)
             free = True
         yield free

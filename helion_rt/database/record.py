@@ -8,7 +8,7 @@ import math
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,6 +26,7 @@ class Status(enum.Enum):
 
     WINNER = "winner"
     NO_CANDIDATE = "no_candidate"  # nothing beat the default: it stays, and is not searched again
+    ALL_FAILED = "all_failed"  # nothing worked, or nothing could be tried: the default stays, and is searched again another day
 
 
 class EvidenceKind(enum.Enum):
@@ -45,7 +46,9 @@ class Origin(enum.Enum):
 
 
 _EVIDENCE_RANK = {EvidenceKind.MODELLED: 0, EvidenceKind.SCHEDULED: 1, EvidenceKind.MEASURED: 2}
-_STATUS_RANK = {Status.NO_CANDIDATE: 0, Status.WINNER: 1}
+_STATUS_RANK = {Status.ALL_FAILED: 0, Status.NO_CANDIDATE: 1, Status.WINNER: 2}
+
+MAX_QUARANTINED = 64
 
 
 def utc_now() -> str:
@@ -144,6 +147,11 @@ class Record:
     """A database entry. ``config`` is plain data (``Config.to_dict()``), ``toolchain`` maps a package to its version,
     ``machine`` is ``machine_name()`` of where it was tuned, ``date`` UTC as ``utc_now()`` gives it.
 
+    ``quarantined`` are configs (plain data, like ``config``) that were found to be wrong, not to compile, or slower than the default
+    after they had won: none of them is adopted or tried again. Merging two records joins what both know. ``revision``
+    counts such roll-backs: of two records alike, the one that knows of more of them is the better. Of too many the first
+    ``MAX_QUARANTINED`` in order of their text are kept.
+
     The whole key is inside, so that a record found under another's name is seen to be foreign. Raises TypeError or
     ValueError where a field is not what it should be.
     """
@@ -158,6 +166,8 @@ class Record:
     origin: Origin = Origin.TUNED_HERE
     machine: str = ""
     date: str = field(default_factory=utc_now)
+    quarantined: tuple[dict[str, Any], ...] = ()
+    revision: int = 0
 
     def __post_init__(self) -> None:
         for name, kind in (("key", Key), ("status", Status), ("evidence", Evidence), ("origin", Origin)):
@@ -169,11 +179,33 @@ class Record:
         for name in ("kernel", "machine"):
             object.__setattr__(self, name, _text(f"Record.{name}", getattr(self, name)))
         object.__setattr__(self, "config", _plain_config(self.config))
-        object.__setattr__(self, "space_version", _count("Record.space_version", self.space_version))
+        for name in ("space_version", "revision"):
+            object.__setattr__(self, name, _count(f"Record.{name}", getattr(self, name)))
+        object.__setattr__(self, "quarantined", _quarantined(self.quarantined))
         versions = {_text("Record.toolchain", k): _text("Record.toolchain", self.toolchain[k]) for k in sorted(self.toolchain)}
         object.__setattr__(self, "toolchain", versions)
         if not _DATE.fullmatch(_text("Record.date", self.date)):
             raise ValueError(f"Record.date is UTC like 2026-11-29T14:30:00Z, not {self.date!r}")
+
+
+    @property
+    def is_void(self) -> bool:
+        """Is it a winner that somebody has found to be none?"""
+        return self.status is Status.WINNER and self.config in self.quarantined
+
+    def rolled_back(self) -> Record:
+        """What is left when the winner turns out to be wrong or slower: no winner, and its config in quarantine."""
+        evidence = replace(self.evidence, ms=None)
+        return replace(self, status=Status.ALL_FAILED, config={}, evidence=evidence, date=utc_now(), machine=machine_name(),
+                       quarantined=(*self.quarantined, self.config), revision=self.revision + 1)  # fmt: skip
+
+
+def _quarantined(value: Any) -> tuple[dict[str, Any], ...]:
+    """Configs as plain data, each once, in order of their text."""
+    if not isinstance(value, (list, tuple)) or not all(isinstance(config, Mapping) for config in value):
+        raise TypeError("Record.quarantined is a list of configs")
+    plain = {repr(config): config for config in map(_plain_config, value)}
+    return tuple(plain[text] for text in sorted(plain)[:MAX_QUARANTINED])
 
 
 def _version_order(version: str) -> tuple[int, ...]:
@@ -185,8 +217,9 @@ def order(record: Record) -> tuple[Any, ...]:
 
     1. evidence: measured over scheduled over modelled;
     2. the newer space, then the newer toolchain: an old record must not outlive the look at it that found it stale;
-    3. a winner over no candidate, then the greater speed-up over the default, then more pairs;
-    4. the later date, and last the config itself, so that no two different records rank equal by accident.
+    3. the one that knows of more roll-backs;
+    4. a winner over no candidate over failure, then the greater speed-up over the default, then more pairs;
+    5. the later date, and last the config itself, so that no two different records rank equal by accident.
 
     It is a total order that looks at one record at a time, so merging is commutative and associative: every process
     and every tier that has seen the same records keeps the same one.
@@ -196,14 +229,16 @@ def order(record: Record) -> tuple[Any, ...]:
         _EVIDENCE_RANK[evidence.kind],
         record.space_version,
         tuple(_version_order(record.toolchain.get(name, "")) for name in _TOOLCHAIN_ORDER),
+        record.revision,
         _STATUS_RANK[record.status],
         evidence.speedup or 0.0,
         evidence.pairs,
         record.date,
-        repr(record),
+        repr(replace(record, quarantined=())),
     )
 
 
 def better(a: Record, b: Record) -> Record:
-    """The better of two records of one key, by ``order``."""
-    return a if order(a) >= order(b) else b
+    """The better of two records of one key, by ``order``, with what both know to be in quarantine."""
+    best = a if order(a) >= order(b) else b
+    return best if a.quarantined == b.quarantined else replace(best, quarantined=(*a.quarantined, *b.quarantined))

@@ -85,7 +85,8 @@ class LocalTier:
 
     def put(self, record: Record, *, force: bool = False) -> bool:
         """Keep the better (``record.order``) of ``record`` and what is stored; with ``force`` keep ``record`` whatever is
-        stored (for a winner that was shown here to be wrong). False if it could only be kept in memory, or not at all."""
+        stored (for a winner that was shown here to be wrong). What either knows to be in quarantine is kept in both cases.
+        False if it could only be kept in memory, or not at all."""
         name = f"r-{record.key.digest}"
         try:
             data = encode_record(record)
@@ -95,7 +96,7 @@ class LocalTier:
             return False
         # Reading first sets a damaged entry aside, where the merge would only overwrite it.
         self._load(name, Kind.RECORD, decode_record, lambda found: found.key.digest == record.key.digest)
-        return self._save(name, data, _keep_new if force else _better_record)
+        return self._save(name, data, _keep_new_record if force else _better_record)
 
     def get_program(self, alias: str) -> bytes | None:
         """The program (as encoded by its own codec) stored under ``alias``, or None."""
@@ -149,7 +150,7 @@ class LocalTier:
         store = self._store()
         good: list[_T] = []
         pending = self._pending.get(name)
-        stored = [] if pending and pending[1] is _keep_new else store.read(name, MAX_BYTES[kind])
+        stored = [] if pending and pending[1] in _REPLACING else store.read(name, MAX_BYTES[kind])
         for data in [*stored, pending[0]] if pending else stored:
             try:
                 entry = decode(data)
@@ -174,7 +175,7 @@ class LocalTier:
             with self._lock:
                 old = self._pending.pop(name, None)
                 # A choice that replaces what is stored stays one, whatever is merged into it before it can be written.
-                self._pending[name] = (choose(old[0], data), _keep_new if old[1] is _keep_new else choose) if old else (data, choose)
+                self._pending[name] = (choose(old[0], data), old[1] if old[1] in _REPLACING else choose) if old else (data, choose)
                 while len(self._pending) > _MAX_PENDING:
                     self._pending.pop(next(iter(self._pending)))
             return False
@@ -241,14 +242,41 @@ def _keep_new(old: bytes, new: bytes) -> bytes:
     return new
 
 
+def _both(old: bytes, new: bytes) -> tuple[Record | None, Record | None]:
+    found: list[Record | None] = []
+    for data in (old, new):
+        try:
+            found.append(decode_record(data))
+        except BadRecord:
+            found.append(None)
+    return found[0], found[1]
+
+
 def _better_record(old: bytes, new: bytes) -> bytes:
-    """The bytes of the better record; one that is bad, or of another key, loses."""
-    try:
-        first = decode_record(old)
-    except BadRecord:
+    """The better of two records; one that is bad, or of another key, loses."""
+    first, second = _both(old, new)
+    if first is None or second is None:
+        return new if first is None else old
+    if first.key != second.key:
         return new
+    best = better(first, second)
+    return _encoded(best, old if replace(best, quarantined=first.quarantined) == first else new)
+
+
+def _keep_new_record(old: bytes, new: bytes) -> bytes:
+    """The new record, with what the old one knows to be in quarantine."""
+    first, second = _both(old, new)
+    if first is None or second is None or first.key != second.key:
+        return new
+    return _encoded(replace(second, quarantined=(*first.quarantined, *second.quarantined)), new)
+
+
+def _encoded(record: Record, otherwise: bytes) -> bytes:
     try:
-        second = decode_record(new)
-    except BadRecord:
-        return old
-    return old if first.key == second.key and better(first, second) is first else new
+        return encode_record(record)
+    except ValueError:  # so much in quarantine that it has no room
+        return otherwise
+
+
+# Choices that do not ask how good the stored entry is.
+_REPLACING = (_keep_new, _keep_new_record)

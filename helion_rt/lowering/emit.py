@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import keyword
 import linecache
 import re
 from collections.abc import Callable
 from typing import Any
 
-from ..config import LoopStrategy
+from ..config import KNOWN, LoopStrategy
 from ..exc import PlanError
 from ..program.ir import Op, Program, Ref, inputs_of, output_leaves, refs_in
 from . import ops
 from .access import write_load
+from .bill import vmem_limit
 from .evaluate import count, expression, resolve, shape_of
 from .helpers import BUILTINS, HELPERS
 from .helpers import used as used_helpers
 from .index_maps import grid_spec
 from .ops import Operand as Tensor
 from .ops import Result, dtype_text, literal
-from .plan import DEFAULT_SCOPED_VMEM, Launch, Operand, Plan
+from .plan import Launch, Operand, Plan
 from .strategies import write_region
 from .strategies.grid import keep, write_folded
 from .writer import KernelWriter, Lines, Position
@@ -53,6 +53,7 @@ def write_source(plan: Plan) -> str:
     out = Lines()
     title = re.sub(r"[^\x20-\x7e]|[\\\"]", " ", f"{program.name} ({program.file}:{program.first_line})")
     config = {"block_sizes": list(plan.config.get("block_sizes", ())), "loop_strategies": [str(s) for s in _strategies(plan)]}
+    config |= {key: value for key, value in plan.config.to_dict().items() if key in KNOWN and key not in config}
     out.add(f'"""Pallas source of kernel {title} for {plan.target.name}.')
     out.add("")
     out.add(f"Made by helion_rt under {config}. Comments give the line of the kernel that each part comes from.")
@@ -286,16 +287,12 @@ def _shown(plan: Plan, operand: Operand, name: str) -> str:
 
 
 def _compiler_params(plan: Plan, launch: Launch) -> str:
-    moving = [o.axes() for o in launch.operands if o.written and o.level is None]
-    parallel = list(itertools.takewhile(lambda axis: all(axis in axes for axes in moving), launch.axes))  # these must come first
-    semantics = ["parallel" if axis in parallel else "arbitrary" for axis in launch.axes]
+    semantics = ["parallel" if axis in launch.parallel else "arbitrary" for axis in launch.axes]
     if launch.folded:
         semantics.append("arbitrary")
     text = f"dimension_semantics={tuple(semantics)!r}"
-    # The bill leaves out what the compiler spills and stages: ask for more well before the limit that it gives unasked.
-    if plan.target.is_tpu and launch.vmem_bytes > DEFAULT_SCOPED_VMEM // 2:
-        text += f", vmem_limit_bytes={int(plan.target.info.vmem_capacity_bytes * 0.95)}"
-    return text
+    limit = vmem_limit(launch.vmem_bytes, plan.target) if plan.target.is_tpu else None
+    return text if limit is None else f"{text}, vmem_limit_bytes={limit}"
 
 
 def load_source(text: str, entry: str) -> Callable[..., Any]:

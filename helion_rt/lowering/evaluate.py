@@ -89,7 +89,7 @@ def expression(name: str, args: list[Any], kwargs: dict[str, Any], out: Result) 
         return ops.emit_create(base, args, kwargs, out)
     if kind is Kind.CONTRACT:
         a, b, acc = args[:3]
-        return ops.emit_dot(a, b, acc if isinstance(acc, Operand) else None, out)
+        return ops.emit_dot(a, b, acc if isinstance(acc, Operand) else None, out, kwargs.get("transposed", (False, False)))
     if kind is Kind.OTHER:
         return ops.emit_other(base, args, kwargs, out)
     raise PlanError(f"operation {name} has no lowering")

@@ -41,9 +41,10 @@ def write_scatter(w: KernelWriter, memory: Memory, operand: WindowOperand, at: S
     value, keep = selected_value(w, memory.value, at, operand.dtype), keep_text(w, memory, at) or None
     positions = tuple_text(position_texts(w, at))
     window = _window_sizes(operand)
-    lead = len(window) - len(at.kept)
+    lead = len(window) - len(at.kept)  # dimensions that a position selects
+    alone = all(n == 1 for n in window[:lead])  # and the window holds nothing else of
     gathered = all(at.pieces[place] == ":" for d, _ in at.gathers if (place := at.places[d]) is not None)
-    if gathered and at.places == tuple(range(lead, len(window))) and not any(piece.count(":") == 2 for piece in at.pieces):
+    if alone and gathered and at.places == tuple(range(lead, len(window))) and not any(piece.count(":") == 2 for piece in at.pieces):
         # Into the whole window: a part that is cut out and put back would be copied twice.
         held = f"{operand.name}[...]" if not lead else f"{operand.name}[...].reshape({tuple(window[lead:])})"
         starts = tuple_text([_start(piece) for piece in at.pieces[lead:]])

@@ -21,7 +21,9 @@ def grid_spec(w: KernelWriter, operand: Operand) -> str:
         ids.update(_folded_ids(w, operand.loop))
     params = [f"i{n}" for n in range(len(w.launch.axes))] + (["s"] if w.launch.folded else [])
     indices = [_index(w, d, ids) for d in operand.window]
-    return f"pl.BlockSpec({_block(operand.window)}, lambda {', '.join(params)}: ({', '.join(indices)},))"
+    # JAX keeps a whole tensor in one buffer by itself.
+    usual = 1 if all(d.kind is DimKind.WHOLE for d in operand.window) else 2
+    return _spec(w, operand, params, indices, usual)
 
 
 def pipeline_spec(w: KernelWriter, operand: Operand, params: Sequence[str], positions: Mapping[int, Position]) -> str:
@@ -29,7 +31,14 @@ def pipeline_spec(w: KernelWriter, operand: Operand, params: Sequence[str], posi
     assert operand.window is not None
     ids = {axis: at.id for axis, at in {**w.positions, **positions}.items()}
     indices = [_index(w, d, ids) for d in operand.window]
-    return f"pl.BlockSpec({_block(operand.window)}, lambda {', '.join(params)}: ({', '.join(indices)},))"
+    return _spec(w, operand, params, indices, 2)
+
+
+def _spec(w: KernelWriter, operand: Operand, params: Sequence[str], indices: Sequence[str], usual: int) -> str:
+    """A ``BlockSpec``; ``usual``: the buffers it gets unasked."""
+    assert operand.window is not None
+    more = f", pipeline_mode=pl.Buffered({operand.buffers})" if w.plan.target.is_tpu and operand.buffers != usual else ""
+    return f"pl.BlockSpec({_block(operand.window)}, lambda {', '.join(params)}: ({', '.join(indices)},){more})"
 
 
 def _block(window: tuple[WindowDim, ...]) -> str:
@@ -57,7 +66,7 @@ def _folded_ids(w: KernelWriter, loop: Loop) -> dict[int, str]:
         at = f"jnp.minimum({at}, {last})" if last else at  # steps that will not run fetch nothing new
     ids: dict[int, str] = {}
     stride = loop.steps
-    for axis, trips in zip(loop.axes, loop.trips, strict=True):
+    for axis, trips in zip(loop.axes, loop.turns, strict=True):
         stride //= trips
         text = at if stride == 1 else f"({at} // {stride})"
         ids[axis] = text if stride * trips == loop.steps else f"({text} % {trips})"
@@ -74,9 +83,9 @@ def _last_step(w: KernelWriter, loop: Loop) -> str | None:
     outer = op.args[0]
     if outer not in w.launch.axes or not isinstance(outer, int) or w.program.axes[axis].begin != 0:
         return None
-    begin = w.begin_of(outer, f"i{w.launch.axes.index(outer)}")
+    begin, size = w.begin_of(outer, f"i{w.launch.axes.index(outer)}"), w.block(axis) * loop.tiles
     if op.name == "hl.tile_end":
         limit = w.program.axes[outer].end
         assert not isinstance(limit, Ref)
         begin = f"jnp.minimum({begin} + {w.block(outer)}, {evaluate(limit, w.plan.blocks)})"
-    return f"jnp.maximum(({begin} + {w.block(axis) - 1}) // {w.block(axis)} - 1, 0)"
+    return f"jnp.maximum(({begin} + {size - 1}) // {size} - 1, 0)"

@@ -299,7 +299,7 @@ def legalize(program: Program) -> Program:
     host = dataclasses.replace(host, ops=tuple(_launch(op, types, axes) if op.name == "hl.launch" else op for op in host.ops))
     program = dataclasses.replace(program, axes=tuple(axes))
     narrowed = tuple(dataclasses.replace(t, dtype=narrow(t.dtype)) for t in types)
-    return dataclasses.replace(program, host=_without_dead(program, host, _live_roots(program)), types=narrowed)
+    return without_dead(dataclasses.replace(program, host=host, types=narrowed))
 
 
 def _launch(launch: Op, types: list[TensorType], axes: list[Axis]) -> Op:
@@ -344,6 +344,11 @@ def narrow(dtype: str) -> str:
 
 def _live_roots(program: Program) -> set[int]:
     return {r.id for r in output_leaves(program.outputs)} | {r.id for _, r in program.mutated}
+
+
+def without_dead(program: Program) -> Program:
+    """``program`` without operations whose results nothing reads."""
+    return dataclasses.replace(program, host=_without_dead(program, program.host, _live_roots(program)))
 
 
 def _without_dead(program: Program, region: Region, live: set[int]) -> Region:

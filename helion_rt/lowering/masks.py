@@ -150,9 +150,16 @@ def _tags(rules: _Rules, op: Op, result: int, tags: dict[int, Tags]) -> Tags:
     if kind is Kind.CONTRACT:
         a, b = _of(op.args[0], tags), _of(op.args[1], tags)
         batch = _broadcast([a[:-2], b[:-2]], rank - 2)
-        out = (*batch, *(a[-2:-1] or (NONE,)), *(b[-1:] or (NONE,)))
+        left, right = contracted_dims(op)
+        out = (*batch, a[-3 - left] if a else NONE, b[-3 - right] if b else NONE)
         return _broadcast([out, _of(op.args[2], tags)], rank)
     return _other_tags(rules, op, tags, first, rank)
+
+
+def contracted_dims(op: Op) -> tuple[int, int]:
+    """The dimension of each operand of an ``hl.dot`` that it sums over, counted from the end: -1 or -2."""
+    left, right = dict(op.kwargs).get("transposed", (False, False))  # type: ignore[misc]  (a pair of bools: see ``orient``)
+    return -2 if left else -1, -1 if right else -2
 
 
 def _made_tags(rules: _Rules, op: Op, tags: dict[int, Tags], rank: int) -> Tags:

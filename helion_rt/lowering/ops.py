@@ -490,15 +490,18 @@ def emit_create(name: str, args: list[Any], kwargs: dict[str, Any], out: Result)
     return f"jnp.full({out.phys}, {literal(value, out.dtype)}, {dtype_text(out.dtype)})"
 
 
-def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result) -> str:
-    """``a @ b (+ acc)``: 2-D, or with batch dimensions before, which broadcast. Accumulates in float32, or int32 for integers."""
+def emit_dot(a: Operand, b: Operand, acc: Operand | None, out: Result, transposed: tuple[bool, bool] = (False, False)) -> str:
+    """``a @ b (+ acc)``: 2-D, or with batch dimensions before, which broadcast. Accumulates in float32, or int32 for integers.
+
+    ``transposed``: which of the two is held with its last two dimensions swapped; the matrix unit takes it either way round.
+    """
     wide = "float32" if a.dtype in FLOATS or b.dtype in FLOATS else "int32"
     common = a.dtype if a.dtype == b.dtype else _common(a.dtype, b.dtype)
     if out.cpu and common in LOW_PRECISION:
         common = "float32"  # exact: so are the products of what was narrow
     precision = ", precision=lax.Precision.HIGHEST" if common == "float32" else ""
     left, right = a.cast(common), b.cast(common)
-    text = _product_text(left, right, a.shape, b.shape, f", preferred_element_type=jnp.{wide}{precision}")
+    text = _product_text(left, right, a.shape, b.shape, f", preferred_element_type=jnp.{wide}{precision}", transposed)
     if acc is not None:
         text = f"({acc.cast(wide)} + {text})"
     return text if wide == out.dtype else f"{text}.astype({dtype_text(out.dtype)})"
@@ -511,24 +514,32 @@ def _common(a: str, b: str) -> str:
     return "float32" if {"float32", "float16", "int16", "int32"} & {a, b} else "bfloat16"
 
 
-def _product_text(left: str, right: str, a: tuple[int, ...], b: tuple[int, ...], how: str) -> str:
-    """``left @ right`` of shapes ``a`` and ``b``: 2-D products for the matrix unit where there is no true batch."""
+def _product_text(left: str, right: str, a: tuple[int, ...], b: tuple[int, ...], how: str, transposed: tuple[bool, bool]) -> str:
+    """``left @ right`` of shapes ``a`` and ``b``, as they are held: 2-D products for the matrix unit where there is no true batch."""
     batch_a, batch_b = a[:-2], b[:-2]
+    rows, columns = a[-1 if transposed[0] else -2], b[-2 if transposed[1] else -1]
     if not batch_a and not batch_b:
-        return f"jnp.dot({left}, {right}{how})"
+        return _matrix_product(left, right, how, transposed)
     pairs = zip(_padded(batch_a, len(batch_b)), _padded(batch_b, len(batch_a)), strict=True)
     batch = tuple(m if n == 1 else n for n, m in pairs)
-    out = (*batch, a[-2], b[-1])
-    if math.prod(batch_b) == 1:  # every row of the left against one matrix
-        text = f"jnp.dot({left}.reshape({(math.prod(a[:-1]), a[-1])}), {right}.reshape({b[-2:]}){how})"
+    out = (*batch, rows, columns)
+    if math.prod(batch_b) == 1 and (math.prod(batch_a) == 1 or not transposed[0]):  # every row of the left against one matrix
+        text = _matrix_product(f"{left}.reshape({(math.prod(a[:-1]), a[-1])})", f"{right}.reshape({b[-2:]})", how, transposed)
         return f"{text}.reshape({out})"
     count = math.prod(batch)
     left = left if batch_a == batch else f"jnp.broadcast_to({left}, {(*batch, *a[-2:])})"
     right = right if batch_b == batch else f"jnp.broadcast_to({right}, {(*batch, *b[-2:])})"
+    dims = f"(({1 if transposed[0] else 2},), ({2 if transposed[1] else 1},)), ((0,), (0,))"
     if len(batch) == 1:
-        return f"lax.dot_general({left}, {right}, (((2,), (1,)), ((0,), (0,))){how})"
+        return f"lax.dot_general({left}, {right}, ({dims}){how})"
     left, right = f"{left}.reshape({(count, *a[-2:])})", f"{right}.reshape({(count, *b[-2:])})"
-    return f"lax.dot_general({left}, {right}, (((2,), (1,)), ((0,), (0,))){how}).reshape({out})"
+    return f"lax.dot_general({left}, {right}, ({dims}){how}).reshape({out})"
+
+
+def _matrix_product(left: str, right: str, how: str, transposed: tuple[bool, bool]) -> str:
+    if not any(transposed):
+        return f"jnp.dot({left}, {right}{how})"
+    return f"lax.dot_general({left}, {right}, ((({0 if transposed[0] else 1},), ({1 if transposed[1] else 0},)), ((), ())){how})"
 
 
 def _padded(shape: tuple[int, ...], rank: int) -> tuple[int, ...]:

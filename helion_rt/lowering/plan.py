@@ -5,25 +5,26 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from ..config import Config, LoopStrategy
+from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation
 from ..exc import PlanError
 from ..program.expr import evaluate
 from ..program.ir import Axis, Op, Program, Ref, Region, refs_in, walk
 from ..program.regions import CARRYING, axes_of, reads_of
 from ..targets import Target
 from . import constraints
+from .bill import bill, most_vmem, padded_bytes
+from .grid_orders import why_fixed
 from .legalize import legalize
 from .memory import memory_of
-from .ops import ITEMSIZE
+from .ops import ITEMSIZE, Kind, kind_of
+from .orient import orient
 from .windows import LANES, SUBLANES, Access, DimKind, Loop, Place, Window, WindowDim, Windows
-
-DEFAULT_SCOPED_VMEM = 16 << 20  # the least that Mosaic gives a kernel that asks for nothing (v6e and tpu7x give 32 MiB)
-USABLE_VMEM = 0.9  # of the physical capacity: the compiler keeps some for itself
-
 
 SCALAR_BYTES = 256 << 10  # a tensor that is only read element by element is kept in SMEM up to this size
 
@@ -42,6 +43,8 @@ class Operand:
     written: bool = False
     init: bool = False  # what it held before must be kept
     alias: bool = False  # and some block of it is never visited: the result is in the place of the argument
+    moves: bool = True  # whether its block is another one in some step
+    buffers: int = 2  # blocks of it that are in VMEM at once
 
     def block_shape(self) -> tuple[int, ...]:
         return tuple(d.size for d in self.window or ())
@@ -63,6 +66,7 @@ class Launch:
     folded: list[Loop]  # the loops that follow one another on the last grid axis
     operands: list[Operand]
     by_access: dict[int, Operand] = field(default_factory=dict)  # id(op) -> operand
+    parallel: tuple[int, ...] = ()  # grid axes whose steps may run on two cores at once
     vmem_bytes: int = 0
     empty: bool = False  # it does nothing
 
@@ -87,6 +91,7 @@ class Plan:
     target: Target
     blocks: tuple[int, ...]
     launches: list[Launch]
+    buffer_counts: dict[tuple[int, int], int | None]  # what the config says: (launch, tensor) -> blocks in VMEM
 
     @property
     def vmem_bytes(self) -> int:
@@ -145,30 +150,67 @@ def _choices(axes: Sequence[Axis], depth: int, inside: bool) -> tuple[LoopStrate
 
 def make_plan(program: Program, config: Config, target: Target) -> Plan:
     """The plan of ``program`` under ``config`` on ``target``. Raises ``PlanError`` with the reason if there is none."""
-    legal = _legalized(program)
+    legal = oriented(legalized(program), tuple(config.get("orientations", ())))
     blocks = block_sizes(program, config)
     strategies = list(config.get("loop_strategies", ()))
     count = len(loops(program))
     if len(strategies) < count:
         strategies += [LoopStrategy.FORI] * (count - len(strategies))
-    plan = Plan(legal, config, target, blocks, [])
+    plan = Plan(legal, config, target, blocks, [], _buffer_counts(program, config))
     number = 0
     for op in legal.launches:
-        launch = _Planner(plan, op, strategies, number).run(len(plan.launches))
+        launch = _Planner(plan, op, strategies, number, len(plan.launches)).run()
         number += len(launch.loops)
         plan.launches.append(launch)
     if target.is_tpu:
-        capacity = int(target.info.vmem_capacity_bytes * USABLE_VMEM)
-        if plan.vmem_bytes > capacity:
-            raise PlanError(f"needs {plan.vmem_bytes} bytes of VMEM, {target.name} has {capacity} to give", kernel=program.name)
+        most = most_vmem(target)
+        if plan.vmem_bytes > most:
+            raise PlanError(f"needs {plan.vmem_bytes} bytes of VMEM, {target.name} has {most} to give", kernel=program.name)
     return plan
+
+
+def _buffer_counts(program: Program, config: Config) -> dict[tuple[int, int], int | None]:
+    """The config's ``buffer_counts`` by launch and tensor."""
+    counts = config.get("buffer_counts", ())
+    if not counts:
+        return {}
+    places = buffer_places(legalized(program))
+    if len(counts) > len(places):
+        raise PlanError(f"the config has {len(counts)} buffer_counts, the launches access {len(places)} tensors", kernel=program.name)
+    seen = origins(legalized(program))
+    given = dict(zip(places, counts, strict=False))
+    return given | {(n, other): count for (n, tensor), count in given.items() for other, origin in seen.items() if origin == tensor}
+
+
+def origins(legal: Program) -> dict[int, int]:
+    """Host tensor -> the tensor whose dimensions it has in another order: a config may have either of them accessed."""
+    found: dict[int, int] = {}
+    for op in legal.host.ops:
+        if kind_of(op.name) is Kind.PERMUTE and isinstance(op.args[0], Ref):
+            found[op.results[0]] = found.get(op.args[0].id, op.args[0].id)
+    return found
 
 
 _LEGAL: dict[int, tuple[Program, Program]] = {}  # by id of the program, which is kept alive here
 _MAX_LEGAL = 4
 
 
-def _legalized(program: Program) -> Program:
+def buffer_places(legal: Program) -> tuple[tuple[int, int], ...]:
+    """(launch, tensor) of each entry of ``Config.buffer_counts``: what the launches of a legalized program access, by its ``origins``.
+
+    In an order that does not depend on the order of accesses, which a config may change.
+    """
+    seen = origins(legal)
+    found = {
+        (n, seen.get(memory.tensor.id, memory.tensor.id))
+        for n, launch in enumerate(legal.launches)
+        for op in walk(launch.regions[0])
+        if (memory := memory_of(op)) is not None
+    }
+    return tuple(sorted(found))
+
+
+def legalized(program: Program) -> Program:
     """``legalize``, once for the many configs of a program."""
     found = _LEGAL.get(id(program))
     if found is None:
@@ -176,6 +218,35 @@ def _legalized(program: Program) -> Program:
             _LEGAL.pop(next(iter(_LEGAL)), None)
         found = _LEGAL[id(program)] = (program, legalize(program))
     return found[1]
+
+
+@functools.lru_cache(maxsize=8)
+def _oriented(legal: _ById, orientations: tuple[Orientation | None, ...]) -> Program:
+    return orient(legal.program, orientations)
+
+
+@dataclass(frozen=True)
+class _ById:
+    """A program as a key: the very object. Kept alive by who holds the key."""
+
+    program: Program
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _ById) and self.program is other.program
+
+
+def oriented(legal: Program, orientations: tuple[Orientation | None, ...]) -> Program:
+    """``orient``, once for the many configs of a program."""
+    return _oriented(_ById(legal), orientations) if Orientation.COLUMNS in orientations else legal
+
+
+def entry(config: Config, key: str, n: int) -> Any:
+    """Entry ``n`` of a list of the config; None where it has none."""
+    items = config.get(key, ())
+    return items[n] if n < len(items) else None
 
 
 def block_sizes(program: Program, config: Config) -> tuple[int, ...]:
@@ -195,8 +266,8 @@ def block_sizes(program: Program, config: Config) -> tuple[int, ...]:
 class _Planner:
     """Plans one launch; holds what its steps share."""
 
-    def __init__(self, plan: Plan, op: Op, strategies: Sequence[LoopStrategy], first_loop: int):
-        self.plan, self.op = plan, op
+    def __init__(self, plan: Plan, op: Op, strategies: Sequence[LoopStrategy], first_loop: int, ordinal: int):
+        self.plan, self.op, self.ordinal = plan, op, ordinal
         self.program, self.target, self.blocks = plan.program, plan.target, plan.blocks
         self.strategies, self.number = strategies, first_loop
         self.windows = Windows(self.program, op, self.blocks, self.target)
@@ -206,20 +277,43 @@ class _Planner:
     def error(self, reason: str, line: int | None = None) -> PlanError:
         return PlanError(reason, kernel=self.program.name, file=self.program.file, line=line or self.op.line)
 
-    def run(self, ordinal: int) -> Launch:
-        axes = axes_of(self.op)
+    def run(self) -> Launch:
+        axes = self.grid_order()
         trips = tuple(self.windows.trips(a)[0] for a in axes)
         self.visit(self.op.regions[0], (), certain=True, runs=True)
         folded = [loop for loop in self.loops if loop.strategy is LoopStrategy.GRID]
-        launch = Launch(self.op, f"launch_{ordinal}", self.windows, axes, trips, self.loops, folded, [])
+        launch = Launch(self.op, f"launch_{self.ordinal}", self.windows, axes, trips, self.loops, folded, [])
         launch.empty = self.does_nothing(trips)
         if not launch.empty:
+            self.check_order(launch)
             self.make_operands(launch)
             if self.target.is_tpu:
                 for operand in launch.operands:
                     self.check_tiling(operand)
-            launch.vmem_bytes = self.bill(launch)
+                    operand.moves = self.moves(launch, operand)
+                    operand.buffers = self.buffers(operand)
+            launch.parallel = self.parallel(launch)
+            launch.vmem_bytes = bill(self.program, launch, tpu=self.target.is_tpu)
         return launch
+
+    def grid_order(self) -> tuple[int, ...]:
+        """The axes of the launch, outermost first: as written, or as the config says."""
+        axes, orders = axes_of(self.op), self.plan.config.get("grid_orders", ())
+        order = orders[self.ordinal] if self.ordinal < len(orders) else None
+        if order is None:
+            return axes
+        if len(order) != len(axes):
+            raise self.error(f"the grid order {order} has {len(order)} axes, the outer loop has {len(axes)}")
+        return tuple(axes[n] for n in order)
+
+    def check_order(self, launch: Launch) -> None:
+        if launch.axes == axes_of(self.op):
+            return
+        several = [a for a, n in zip(launch.axes, launch.trips, strict=True) if n > 1]
+        moved = several != [a for a in axes_of(self.op) if a in several]
+        reason = why_fixed(self.op, several, self.windows.axis_of) if moved else None
+        if reason is not None:
+            raise self.error(f"another grid order could change the result: {reason}")
 
     def does_nothing(self, trips: tuple[int, ...]) -> bool:
         """Whether a launch has no tiles, or none of its stores has an element to write."""
@@ -258,9 +352,36 @@ class _Planner:
             raise self.error("a loop whose tiles are known only at run time is run by fori", op.line)
         if strategy is LoopStrategy.EMIT_PIPELINE and not self.target.is_tpu:
             raise self.error("emit_pipeline needs a TPU: plain interpret mode cannot run it", op.line)
-        loop = Loop(op, self.number, axes, strategy, trips, dynamic, len(nest))
+        tiles = self.tiles_a_turn(op, strategy, trips, dynamic)
+        if 1 < tiles == steps and not dynamic:
+            strategy, tiles = LoopStrategy.UNROLL, 1
+        issue = entry(self.plan.config, "issue_orders", self.number) or Issue.IN_ORDER
+        loop = Loop(op, self.number, axes, strategy, trips, dynamic, len(nest), tiles, issue)
+        if tiles > 1 and strategy is not LoopStrategy.FORI:
+            self.windows.tiles.update(dict.fromkeys(axes, tiles))  # there is one
         self.number += 1
         return loop
+
+    def tiles_a_turn(self, op: Op, strategy: LoopStrategy, trips: tuple[int, ...], dynamic: bool) -> int:
+        """How many tiles a turn of a loop has: as the config says, where that leaves none over."""
+        tiles = entry(self.plan.config, "tiles_a_turn", self.number) or 1
+        if tiles == 1 or strategy is LoopStrategy.UNROLL:
+            return 1
+        if len(trips) != 1:
+            raise self.error("several tiles a turn of a loop over several axes", op.line)
+        (axis,), (count,) = axes_of(op), trips
+        if count == 0 or count % tiles or (dynamic and not self.ends_with_turn(axis, tiles)):
+            raise self.error(f"the tiles of the loop do not go into turns of {tiles}", op.line)
+        return tiles
+
+    def ends_with_turn(self, axis: int, tiles: int) -> bool:
+        """Whether an axis that ends with a tile of the grid, or where one begins, always has whole turns of ``tiles`` tiles."""
+        info = self.program.axes[axis]
+        end = self.windows.defs.get(info.end.id) if isinstance(info.end, Ref) else None
+        outer = end.args[0] if end is not None and end.name in ("hl.tile_end", "hl.tile_begin") else None
+        if info.begin != 0 or not isinstance(outer, int) or self.program.axes[outer].begin != 0:
+            return False
+        return self.blocks[self.program.axes[outer].block] % (self.blocks[info.block] * tiles) == 0
 
     # -------------------------------------------------------------------------------------------- operands
 
@@ -298,7 +419,9 @@ class _Planner:
     def written(self, launch: Launch, tensor: int, accesses: Sequence[Access]) -> Operand:
         """The one operand of a tensor that is written: blocks where each is visited once, else all of the tensor."""
         init, place = self.windows.needs_init(accesses), self.windows.joined(accesses)
-        if not self.keeps(launch, accesses, place, init):
+        if not self.keeps(launch.axes, launch, accesses, place, init):
+            if launch.axes != axes_of(self.op) and self.keeps(axes_of(self.op), launch, accesses, place, init):
+                raise self.error("this grid order comes back to blocks of a tensor that it has left", accesses[0].op.line)
             place = self.windows.everything(accesses)
         operand = self.operand(launch, tensor, place)
         operand.written, operand.init = True, init
@@ -314,16 +437,16 @@ class _Planner:
         shown = (*(1,) * (2 - len(shape)), *shape)
         return Operand(name, tensor, shown, dtype, place.level.number if place.level else None, place.window, place.follows)
 
-    def keeps(self, launch: Launch, accesses: Sequence[Access], place: Place, init: bool) -> bool:
-        """Whether what is written to the blocks of ``place`` stays. A block that is left and come back to is written over,
-        not read back: unless each visit fills it, its visits must be consecutive."""
+    def keeps(self, axes: Sequence[int], launch: Launch, accesses: Sequence[Access], place: Place, init: bool) -> bool:
+        """Whether what is written to the blocks of ``place`` stays where the grid nests ``axes`` in this order. A block that is left
+        and come back to is written over, not read back: unless each visit fills it, its visits must be consecutive."""
         if not init and any(self.fills(launch, a, place) for a in accesses):
             return True
         if place.level is not None:
             return False
         moving = place.axes()
         # (whether the block moves on this grid axis) for the axes that have more than one step, outermost first.
-        moves = [a in moving for a, n in zip(launch.axes, launch.trips, strict=True) if n > 1]
+        moves = [a in moving for a in axes if self.windows.trips(a)[0] > 1]
         moves += [place.follows is not None] if launch.folded_steps > 1 else []
         return not any(not still and any(moves[i:]) for i, still in enumerate(moves))
 
@@ -334,6 +457,44 @@ class _Planner:
         return self.windows.covers(access) and not self.windows.sliced(access, place.window, stepping)
 
     # -------------------------------------------------------------------------------------------- limits
+
+    def buffers(self, operand: Operand) -> int:
+        """How many blocks of ``operand`` are in VMEM at once: as the config says, else two where the block moves.
+
+        The pipeline that Mosaic makes of a ``pallas_call`` has one or two; ``emit_pipeline`` has more for what is only read.
+        """
+        if not operand.moves:
+            return 1
+        count = self.plan.buffer_counts.get((self.ordinal, operand.tensor))
+        most = MAX_BUFFERS if operand.level is not None and not operand.written else 2
+        if count is not None and count > most:
+            where = "a block of the grid" if operand.level is None else "what a pipeline writes"
+            raise self.error(f"{count} buffers: {where} has {most} at most")
+        return 2 if count is None else count
+
+    def parallel(self, launch: Launch) -> tuple[int, ...]:
+        """The grid axes to share out between cores: all that lead the grid and may be, or the one that the config says."""
+        moving = [operand.axes() for operand in launch.operands if operand.written]
+        safe = [axis for axis in launch.axes if all(axis in axes for axes in moving)]
+        written, splits = axes_of(self.op), self.plan.config.get("core_splits", ())
+        split = splits[self.ordinal] if self.ordinal < len(splits) else None
+        if split is None or not self.target.is_tpu or self.target.info.num_cores == 1:
+            return tuple(axis for axis, leads in zip(launch.axes, safe, strict=False) if axis == leads)
+        if split >= len(written):
+            raise self.error(f"cores split axis {split}, the outer loop has {len(written)}")
+        if written[split] not in safe:
+            raise self.error(f"cores cannot split axis {split}: several of its tiles write the same elements")
+        return (written[split],)
+
+    def moves(self, launch: Launch, operand: Operand) -> bool:
+        """Whether a step has another block of ``operand`` than some step before it."""
+        if operand.window is None:
+            return False
+        stepping = {a for a, n in zip(launch.axes, launch.trips, strict=True) if n > 1}
+        for loop in launch.loops:
+            if operand.loop is loop or operand.level is not None:
+                stepping.update(a for a, n in zip(loop.axes, loop.trips, strict=True) if n != 1 or loop.dynamic)
+        return bool(operand.axes() & stepping)
 
     def check_tiling(self, operand: Operand) -> None:
         """Mosaic's rule for the last two dimensions of a block: multiples of (8, 128), or the whole dimension."""
@@ -346,33 +507,6 @@ class _Planner:
                 raise self.error(
                     f"a block of {dim.size} on the {which} dimension (of {extent}) is neither a multiple of {unit} nor the whole dimension"
                 )
-
-    def bill(self, launch: Launch) -> int:
-        """Bytes of VMEM: windows twice (double buffering), carried values, and the largest tile values in flight."""
-        total = 0
-        for operand in launch.operands:
-            if operand.window is not None:
-                total += 2 * padded_bytes(operand.block_shape(), operand.dtype)
-        values = []
-        for op in walk(self.op.regions[0]):
-            for result in op.results:
-                type_ = self.program.types[result]
-                size = padded_bytes(tuple(evaluate(d, self.blocks) for d in type_.shape), type_.dtype)
-                values.append(size)
-                if op.name in CARRYING:
-                    total += size
-        return total + sum(sorted(values)[-2:])
-
-
-def padded_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of an array in VMEM, where its last two dimensions fill tiles of (8, 128) 32-bit words."""
-    if not shape:
-        return 0
-    itemsize = ITEMSIZE[dtype]
-    packing = max(1, 4 // itemsize)
-    *lead, rows, lanes = (1, *shape) if len(shape) == 1 else shape
-    rows = -(-rows // (SUBLANES * packing)) * SUBLANES * packing if rows > 1 else packing
-    return math.prod(lead) * rows * (-(-lanes // LANES) * LANES) * itemsize
 
 
 def strategies_that_fit(program: Program, config: Config, target: Target) -> list[tuple[LoopStrategy, ...]]:
@@ -397,5 +531,5 @@ def reads(program: Program, op: Op) -> set[int]:
     return found
 
 
-__all__ = ["Access", "DimKind", "Launch", "Loop", "LoopInfo", "Operand", "Plan", "WindowDim", "block_sizes", "loops",
-           "make_plan", "padded_bytes", "reads", "strategies_that_fit"]  # fmt: skip
+__all__ = ["Access", "DimKind", "Launch", "Loop", "LoopInfo", "Operand", "Plan", "WindowDim", "block_sizes",
+           "buffer_places", "legalized", "loops", "make_plan", "origins", "padded_bytes", "reads", "strategies_that_fit"]  # fmt: skip

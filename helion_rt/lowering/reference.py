@@ -6,13 +6,14 @@ It judges every candidate and is the last resort of every call. Tiles have their
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
+from ..exc import PlanError
 from ..program.expr import blocks_in, evaluate
 from ..program.ir import Op, Program, Ref, Region, TileIndex, output_leaves, refs_in, walk
 from ..program.regions import WRITES, has_effect, inits_of, target_of
@@ -24,7 +25,8 @@ from .ops import Kind, kind_of
 from .reference_memory import State, Tile, atomic, load, store
 
 _BLOCK = 128  # tile size of the reference path: small enough for memory, large enough that few tiles are walked
-_WHOLE = 16  # blocks for whose every smaller size a last tile may have a program
+_WHOLE = 16  # blocks for whose every smaller size a last tile has a program, needed or not
+_MOST_WHOLE = 256  # and where it is needed
 
 
 def depends_on_blocks(program: Program) -> bool:
@@ -257,20 +259,33 @@ def _next_carry(value: Any, carry: jax.Array) -> jax.Array:
 def _is_whole(program: Program, axis: int, region: Region, state: State) -> bool:
     """Whether a last tile of ``axis`` is to be run as one, if its size is known only at run time: one program for each size.
 
-    It is if results may depend on what is one tile. The body is not understood: with a small block, whose size somebody
-    chose or which shows in a result, any may; with a larger one those may that use the number of the tile, or write
-    and mix elements of the tile.
+    It is if results may depend on what is one tile. Those may that scan or select along the tile, that use its number, or that
+    write and mix elements of the tile: the body is not understood. With a small block, whose size somebody chose or which
+    shows in a result, any may. Raises ``PlanError`` where that would be too many programs: in pieces it could be wrong.
     """
     block = program.axes[axis].block
-    if program.blocks[block].fixed is None and not depends_on_blocks(program):
-        return False
-    if state.blocks[block] <= _WHOLE:
+    chosen = program.blocks[block].fixed is not None or depends_on_blocks(program)
+    if chosen and state.blocks[block] <= _WHOLE:
         return True
     body = list(walk(region))
-    mixing = (Kind.REDUCTION, Kind.CONTRACT, Kind.OTHER)
-    mixed = [r.id for op in body if op.name == "hl.scan" or kind_of(op.name) in mixing for r in refs_in(op.args)]
-    mixes = any(tag.axis == axis for value in mixed for tags in state.tags.get(value, ()) for tag in tags)
-    return any(op.name == "hl.tile_id" and op.args[0] == axis for op in body) or (mixes and any(map(has_effect, region.ops)))
+
+    def mixes(ops: Iterable[Op]) -> bool:
+        values = [ref.id for op in ops for ref in refs_in(op.args)]
+        return any(tag.axis == axis for value in values for tags in state.tags.get(value, ()) for tag in tags)
+
+    numbered = any(op.name == "hl.tile_id" and op.args[0] == axis for op in body)
+    ordered = mixes(op for op in body if op.name == "hl.scan" or kind_of(op.name) is Kind.OTHER)
+    reduced = any(map(has_effect, region.ops)) and mixes(op for op in body if kind_of(op.name) in (Kind.REDUCTION, Kind.CONTRACT))
+    whole = numbered or ordered or reduced
+    if whole and state.blocks[block] > _MOST_WHOLE:
+        raise PlanError(
+            f"the reference path has no way to run a last tile whose size is known only at run time of blocks of {state.blocks[block]}",
+            kernel=program.name,
+            file=program.file,
+            line=program.first_line,
+            hint=f"results may depend on what is one tile; with blocks of up to {_MOST_WHOLE} it has one",
+        )
+    return whole
 
 
 def _tiles(begin: Any, end: Any, size: int, step: Callable[[Tile, Any], Any], packed: Any, is_whole: bool) -> Any:

@@ -144,7 +144,7 @@ def _range(w: KernelWriter, element: TileIndex | Span, dim: WindowDim, extent: i
         return f"{start}:{stop}" + (f":{step}" if step != 1 else ""), -(-(stop - start) // step)
     size = w.block(element.axis)
     if dim.kind is DimKind.BLOCKED:
-        return ":", size
+        return (":" if dim.size == size else f"pl.ds({w.positions[element.axis].within} * {size}, {size})"), size
     begin = tile_begin(w, element.axis, dim.size)
     if begin.isdigit():
         start = int(begin)
@@ -212,7 +212,8 @@ def shift_of(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...], at
         unit, place = unit_of(dim, len(at.sizes), operand.dtype), w.positions[axis]
         window = [d for d in operand.window if d.kind is not DimKind.POINT][dim]
         begin = tile_begin(w, axis, window.size)
-        if not place.static and not begin.isdigit() and not w.launch.windows.is_aligned(axis, unit):
+        single = w.block(axis) == 1  # one position: see ``Subscript.singles``
+        if not single and not place.static and not begin.isdigit() and not w.launch.windows.is_aligned(axis, unit):
             found.append(Shift(dim, begin, w.block(axis), unit))
     if len(found) > 1 or (found and at.one_by_one):
         raise w.error("a tile that begins anywhere along two of the last dimensions at once, or beside single positions")

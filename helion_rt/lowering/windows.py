@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..config import LoopStrategy
+from ..config import Issue, LoopStrategy
 from ..exc import EmptyTensor, PlanError
 from ..program.expr import BinExpr, Block, Expr, evaluate
 from ..program.ir import Arg, Op, Program, Ref, Region, Span, TileIndex, walk
@@ -66,10 +66,17 @@ class Loop:
     trips: tuple[int, ...]  # tiles of each axis: the most there can be where the end is known only at run time, 0 if nothing bounds them
     dynamic: bool
     depth: int  # 0: directly in the launch
+    tiles: int = 1  # of a turn, which has so many tiles of the last axis one after the other
+    issue: Issue = Issue.IN_ORDER
+
+    @property
+    def turns(self) -> tuple[int, ...]:
+        """Turns along each axis: at most, as ``trips``."""
+        return (*self.trips[:-1], self.trips[-1] // self.tiles)
 
     @property
     def steps(self) -> int:
-        return math.prod(self.trips)
+        return math.prod(self.turns)
 
     @property
     def never(self) -> bool:
@@ -113,6 +120,7 @@ class Windows:
     def __init__(self, program: Program, launch: Op, blocks: Sequence[int], target: Target):
         self.program, self.launch, self.blocks, self.target = program, launch, blocks, target
         self.region: Region = launch.regions[0]
+        self.tiles: dict[int, int] = {}  # axis -> tiles of it that a block has, where that is more than one
         self.defs = {r: op for op in walk(self.region) for r in op.results}
 
     def error(self, reason: str, op: Op) -> PlanError:
@@ -252,7 +260,7 @@ class Windows:
             return WindowDim(DimKind.WHOLE, extent)
         if isinstance(element, Ref):
             axis = self.point_axis(element)
-            if axis in indexed and self.program.axes[axis].begin == 0:
+            if axis in indexed and axis not in self.tiles and self.program.axes[axis].begin == 0:
                 return WindowDim(DimKind.POINT, 1, axis)
         if isinstance(element, (int, Block, BinExpr)):
             position = self.value(element)
@@ -261,7 +269,7 @@ class Windows:
 
     def scaled_dim(self, tile: ScaledTile, extent: int, indexed: set[int]) -> WindowDim:
         size, (trips, _) = self.blocks[self.program.axes[tile.axis].block] * tile.factor, self.trips(tile.axis)
-        if tile.axis in indexed and (trips - 1) * size < extent:
+        if tile.axis in indexed and tile.axis not in self.tiles and (trips - 1) * size < extent:
             return WindowDim(DimKind.BLOCKED, size, tile.axis)
         return WindowDim(DimKind.WHOLE, max(extent, trips * size))
 
@@ -276,14 +284,17 @@ class Windows:
         else:
             start = self.value(info.begin)
             # One row or one lane of many is no legal block on a TPU: there the kernel slices it out.
+            held = size * self.tiles.get(axis, 1)
             sliver = self.target.is_tpu and from_end < 2 and size == 1 and extent > 1
             # So it does with the only tile of an axis that ends before the dimension, such as the offsets of n rows among n + 1.
             unit = LANES if from_end == 0 else SUBLANES
             sliver |= self.target.is_tpu and from_end < 2 and trips == 1 and size != extent and size % unit != 0
             last = start + trips * size  # where the last tile ends, which may be past the end
-            inside = last - size < max(extent, 1)  # an axis longer than the dimension has tiles that are no block of it
-            if axis in indexed and start % size == 0 and not sliver and inside:
-                return WindowDim(DimKind.BLOCKED, size, axis)
+            inside = last - held < max(extent, 1)  # an axis longer than the dimension has tiles that are no block of it
+            if self.target.is_tpu and held > size and size % tile_unit(from_end, itemsize):
+                sliver = True  # the tiles of one block are sliced out of it, where a TPU can slice
+            if axis in indexed and start % held == 0 and not sliver and inside:
+                return WindowDim(DimKind.BLOCKED, held, axis)
             # The kernel slices tiles out of the whole dimension, with room for the last one.
             room = max(extent, last, start + -(-(extent - start) // size) * size)
         if self.target.is_tpu and not self.is_aligned(axis, unit := tile_unit(from_end, itemsize)):
@@ -344,6 +355,8 @@ class Windows:
 
     def lacks(self, access: Access) -> bool:
         """Whether the stored value may lack elements of the tile: those that the ragged tile of another axis does not have."""
+        if not any(self.ragged(axis) for axis in range(len(self.program.axes))):
+            return False  # (most configs: the tags, which take longer than all the rest of a plan, are not needed)
         value = access.memory.value
         found = self.tags.get(value.id, ()) if isinstance(value, Ref) else ()
         dims = selected_dims(access.index, self.shape)[-len(found) :] if found else ()

@@ -20,7 +20,7 @@ from . import ops, scans
 from .evaluate import count, expression, resolve
 from .inline import write_inline
 from .layout import Form, infer_forms, phys_shape
-from .masks import Tag, Tags, infer_tags
+from .masks import Tag, Tags, contracted_dims, infer_tags
 from .ops import Kind, Operand, Result, dtype_text, literal
 from .plan import Launch, Plan
 from .scaled import needless
@@ -49,11 +49,15 @@ class Lines:
 
 @dataclass(frozen=True)
 class Position:
-    """Where the current tile of an axis is, as text: its number and its first element (``static``: a number when traced)."""
+    """Where the current tile of an axis is, as text: its number and its first element (``static``: a number when traced).
+
+    ``within``: its number among the tiles of its block.
+    """
 
     id: str
     begin: str
     static: bool = False
+    within: str = "0"
 
 
 @dataclass(frozen=True)
@@ -287,8 +291,7 @@ class KernelWriter:
         if kind is Kind.CONTRACT:
             a, b, acc = op.args[0], op.args[1], op.args[2]
             assert isinstance(a, Ref) and isinstance(b, Ref)
-            rank = len(self.shape(a.id))
-            inner = rank - 1, len(self.shape(b.id)) - 2
+            inner = tuple(len(self.shape(x.id)) + dim for x, dim in zip((a, b), contracted_dims(op), strict=True))
             # An element that one of them does not have must be 0 in both: 0 times what is undefined may be NaN.
             tags = self.tag(a, inner[0]) | self.tag(b, inner[1])
             left, right = (self.masked(x, Form.ROW, (d,), "0", tags) for x, d in zip((a, b), inner, strict=True))

@@ -3,32 +3,32 @@
 from __future__ import annotations
 
 import atexit
-import dataclasses
 import logging
 import os
 import threading
 import time
-from typing import Any
 
-from helion_rt.database import Evidence, EvidenceKind, Key, Record, Status, machine_name, work_lock
+from helion_rt.database import host_lock, work_lock
 from helion_rt.program import codec
-from helion_rt.program.ir import Program
 from helion_rt.settings import TuneMode
-from helion_rt.targets import Target
-from helion_rt.tuning import pool
-from helion_rt.tuning.search import Outcome, search
-from helion_rt.tuning.space import SPACE_VERSION
+from helion_rt.tuning import memory, pool
 
-from . import prepare
+from . import improve, prepare
 from .counters import counters
-from .slot import Origin, Slot, Tuning
+from .improve import make_record, opening
+from .slot import Slot, Tuning
+from .standing import Standing
+
+__all__ = ["Tuner", "make_record", "opening", "tuner"]
 
 logger = logging.getLogger("helion_rt.tuning")
 
 # The first calls of a program come in a burst, each compiling: let them pass first.
 START_DELAY_SECONDS = 0.3
-# How often a key that another process tunes is looked up.
+# How often a key that another process tunes is looked up, and whether the machine is free.
 POLL_SECONDS = 0.3
+# How often the calls of signatures that are not worth tuning yet are counted: the hot path tells nobody.
+COUNT_SECONDS = 1.0
 # A worker with nothing to do is ended after this long.
 IDLE_SECONDS = 3.0
 STOP_SECONDS = 4.0
@@ -44,6 +44,8 @@ class Tuner:
         self._unstored: list[Slot] = []
         self._not_before: dict[int, float] = {}
         self._thread: threading.Thread | None = None
+        self._waiting = 0
+        self._idle_since: float | None = None
         self._stopping = False
         self._workers = pool.Workers(self._count_worker)
 
@@ -59,6 +61,7 @@ class Tuner:
                 self._unstored.append(slot)
             if slot.wants_tuning:
                 self._queue.append(slot)
+                self._workers.memory_bytes = memory.limit(slot.settings.worker_gb)
                 if slot.settings.tune is not TuneMode.SYNC:
                     self._not_before[id(slot)] = time.monotonic() + START_DELAY_SECONDS
             else:
@@ -69,10 +72,18 @@ class Tuner:
             self._change.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing is left to tune or to store. False if ``timeout`` seconds were not enough."""
+        """Wait until nothing is left to tune or to store. False if ``timeout`` seconds were not enough.
+
+        While somebody waits, every signature is worth tuning, however few calls it has had.
+        """
         self._begin_anew_in_a_fork()
         with self._change:
-            return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored), timeout)
+            self._waiting += 1
+            self._change.notify_all()
+            try:
+                return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored), timeout)
+            finally:
+                self._waiting -= 1
 
     def stop(self) -> None:
         """End tuning: kill the worker, join the thread, store the programs that are not stored yet."""
@@ -102,6 +113,7 @@ class Tuner:
             if slot is None:
                 self._rest(pause)
                 continue
+            self._idle_since = None
             try:
                 finished = self._tune(slot)
             except Exception as error:  # whatever it is, the calls go on with what they have
@@ -125,21 +137,40 @@ class Tuner:
         logger.warning("tuning of kernel %s failed: %s", slot.kernel.name, slot.tuning_error, exc_info=logger.isEnabledFor(logging.DEBUG))
 
     def _next(self) -> tuple[Slot | None, float | None]:
-        """The busiest slot that is due; else None and the seconds until one is (None: nothing is queued)."""
+        """The busiest slot that is due; else None and the seconds until one may be (None: nothing is queued)."""
         with self._change:
+            self._forget_evicted()
             now = time.monotonic()
-            due = [s for s in self._queue if self._not_before.get(id(s), 0.0) <= now]
+            worth = [s for s in self._queue if self._waiting or s.is_worth_tuning]
+            due = [s for s in worth if self._not_before.get(id(s), 0.0) <= now]
             if due:
                 return max(due, key=lambda s: s.calls), None
-            return None, min((self._not_before[id(s)] - now for s in self._queue), default=None)
+            pauses = [self._not_before[id(s)] - now for s in worth]
+            return None, min([*pauses, *([COUNT_SECONDS] if len(worth) < len(self._queue) else [])], default=None)
+
+    def _forget_evicted(self) -> None:
+        gone = [s for s in self._queue if s.evicted]
+        for slot in gone:
+            self._queue.remove(slot)
+            self._not_before.pop(id(slot), None)
+            slot.tuning = Tuning.OFF
+            slot.done.set()
+        if gone:
+            self._change.notify_all()
 
     def _rest(self, pause: float | None) -> None:
         with self._change:
             if self._stopping or self._unstored:
                 return
-            woken = self._change.wait(pause if pause is not None else IDLE_SECONDS if self._workers.alive else None)
-        if not woken and pause is None:
+            if self._workers.alive:
+                idle = self._idle_since = self._idle_since or time.monotonic()
+                pause = IDLE_SECONDS if pause is None else pause
+            else:
+                idle = self._idle_since = None
+            self._change.wait(pause)
+        if idle is not None and time.monotonic() - idle >= IDLE_SECONDS:
             self._workers.drop()
+            self._idle_since = None
 
     def _store_programs(self) -> None:
         with self._change:
@@ -161,67 +192,35 @@ class Tuner:
         """Tune one slot, or take over what another process found. False: not yet, another process is at it."""
         if self._adopt(slot):
             return True
-        with work_lock(slot.tier.directory, slot.key.digest) as mine:
-            if not mine:
-                slot.tuning = Tuning.ELSEWHERE
+        with host_lock(slot.settings.runtime_dir) as free:
+            if not free:  # it stays in the queue; the lock goes with the process that holds it
+                slot.tuning = Tuning.QUEUED
                 return False
-            if self._adopt(slot):  # it finished between the look-up and the lock
-                return True
-            stale = slot.tier.get(slot.key) is not None
-            slot.tuning = Tuning.RUNNING
-            outcome = self._search(slot)
-            if self._stopping or outcome.stopped:
-                slot.tuning = Tuning.OFF
-                return True
-            record = make_record(slot.key, slot.kernel.name, outcome, EvidenceKind.MEASURED)
-            # A record that could not be used here must not outrank the new one.
-            slot.tier.put(record, force=stale)
-        if outcome.winner is not None:
-            prepare.serve(slot, outcome.winner, Origin.TUNED, prepare.evidence_dict(record))
-            counters.swaps += 1
-        else:  # the default stays, and is known now to be as good as what was tried
-            slot.serving = dataclasses.replace(slot.serving, evidence=prepare.evidence_dict(record))
-        slot.tuning = Tuning.DONE
+            with work_lock(slot.tier.directory, slot.key.digest) as mine:
+                if not mine:
+                    slot.tuning = Tuning.ELSEWHERE
+                    return False
+                if self._adopt(slot):  # it finished between the look-up and the lock
+                    return True
+                slot.tuning = Tuning.RUNNING
+                improve.improve(slot, self._workers, lambda: self._stopping)
         return True
 
     def _adopt(self, slot: Slot) -> bool:
-        record = slot.tier.get(slot.key)
-        if record is None or not prepare.adopt(slot, record):
+        """Serve what the database has. True if that is the last word."""
+        record = slot.tier.get(slot.key) if not slot.afresh else None
+        if record is None:
             return False
-        if record.status is Status.WINNER:
+        generation = slot.serving.generation
+        found = prepare.adopt(slot, record)
+        if slot.serving.generation != generation:
             counters.swaps += 1
-        slot.tuning = Tuning.DONE
-        return True
-
-    def _search(self, slot: Slot) -> Outcome:
-        evaluator = pool.WorkerEvaluator(opening(slot.program, slot.space.target, slot.jax_settings, slot.recipe), self._workers)
-
-        def told(tried: int) -> None:
-            slot.candidates_tried = tried
-            counters.candidates_tried += 1
-
-        outcome = search(slot.space, evaluator, slot.settings.tune_seconds, lambda: self._stopping, told)
-        for config, fault in outcome.faults:
-            logger.info("kernel %s: %r is no candidate: %s", slot.kernel.name, config, fault)
-        return outcome
+        if found is Standing.FINAL:
+            slot.tuning = Tuning.DONE
+        return found is Standing.FINAL
 
     def _count_worker(self) -> None:
         counters.workers_started += 1
-
-
-def opening(program: Program, target: Target, jax_settings: dict[str, Any], recipe: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a worker must know to try configs of a program."""
-    return {"program": codec.encode(program), "target": target.name, "jax": jax_settings, "inputs": recipe}
-
-
-def make_record(key: Key, kernel: str, outcome: Outcome, kind: EvidenceKind) -> Record:
-    """The database record of a finished search."""
-    evidence = Evidence(
-        kind, outcome.ms, outcome.default_ms, outcome.spread or 0.0, outcome.pairs, outcome.tried, round(outcome.seconds, 3)
-    )
-    status = Status.WINNER if outcome.winner is not None else Status.NO_CANDIDATE
-    config = outcome.winner.to_dict() if outcome.winner is not None else {}
-    return Record(key, kernel, status, config, SPACE_VERSION, evidence, prepare.toolchain(), machine=machine_name())
 
 
 tuner = Tuner()

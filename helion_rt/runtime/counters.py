@@ -18,6 +18,7 @@ class Counters:
     candidates_tried: int = 0
     workers_started: int = 0
     swaps: int = 0
+    rollbacks: int = 0  # winners that turned out to be wrong, not to compile, or to be slower
     tuner_errors: int = 0
 
     def to_dict(self) -> dict[str, int]:

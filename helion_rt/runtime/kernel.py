@@ -299,6 +299,7 @@ class Kernel:
             slot.done.wait()
         try:
             if call_facts.is_traced(bound):
+                slot.traced = True
                 serving = slot.serving
                 arrays = self._arrays(slot, bound)
                 serving.tally.calls += 1
@@ -438,7 +439,7 @@ class Kernel:
         if serving.origin in (Origin.REFERENCE, Origin.FORCED):
             raise error
         counters.rescues += 1
-        prepare.fall_back(slot)
+        prepare.rescue(slot, serving, error)
         return self._through_door(slot, args)
 
     def _place(self) -> dict[str, Any]:

@@ -28,10 +28,11 @@ from helion_rt.targets import Target
 from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
-from . import door, generator, jaxcache, log, probes
+from . import door, generator, jaxcache, log, probes, variants
 from . import facts as facts_of_call
 from .counters import counters
-from .slot import Origin, Slot, Tuning
+from .slot import Origin, Serving, Slot, Tuning
+from .standing import Standing, standing
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -177,10 +178,12 @@ def signature_of(program: Program) -> tuple[Any, ...]:
     return tuple(parts)
 
 
-def key_of(program: Program, target: Target, configs: Sequence[Config]) -> Key:
-    """The database key. ``configs`` are the only ones the user allows: what is best of them is a question of its own."""
+def key_of(program: Program, target: Target, configs: Sequence[Config], strict: bool = False) -> Key:
+    """The database key. ``configs`` are the only ones the user allows: what is best of them is a question of its own, and so is what
+    is best of those that give bitwise the default's results (``strict``)."""
     allowed = ("configs", *sorted(repr(sorted(config.to_dict().items())) for config in configs)) if configs else ()
-    return Key(fingerprint(program), (*signature_of(program), *allowed), f"{program.numerics};{numerics()}", target.key())
+    asked = (*signature_of(program), *allowed, *(("strict",) if strict else ()))
+    return Key(fingerprint(program), asked, f"{program.numerics};{numerics()}", target.key())
 
 
 def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = True) -> tuple[Found, Key, LocalTier, Settings]:
@@ -190,7 +193,7 @@ def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = 
     jaxcache.set_up(settings.cache_dir)
     tier = tier_in(settings.cache_dir)
     found = find_program(kernel, bound, settings, tier, stored)
-    return found, key_of(found.program, target, kernel.configs), tier, settings
+    return found, key_of(found.program, target, kernel.configs, settings.strict), tier, settings
 
 
 def make_slot(kernel: Kernel, bound: tuple[Any, ...]) -> Slot:
@@ -219,13 +222,19 @@ def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
     recipe, committed = inputs.recipe(program, leaves), tuple(map(_is_committed, given))
     slot = Slot(kernel, program, space, key, tier, settings, found.aliases, recipe, committed, found.captured)
     slot.jax_settings = jaxcache.settings()
+    if program.notes:  # it has tunables
+        slot.recapture = variants.recapture(kernel, kernel.facts(bound), bound, program, settings)
     if kernel.config is not None:
         _serve_forced(slot, kernel.config)
     elif not space_has_work(program):
         serve(slot, None, Origin.REFERENCE)  # nothing to compute: quietly, it is no failure
-    elif not _serve_record(slot, tier.get(key)):
-        serve_default(slot)
-        if target.is_tpu or settings.tune is TuneMode.OFF:
+    else:
+        found_out = _serve_record(slot, tier.get(key))
+        if found_out is Standing.MISS:
+            serve_default(slot)
+        if found_out is Standing.FINAL:
+            slot.tuning = Tuning.DONE
+        elif settings.tune is TuneMode.OFF or (target.is_tpu and not settings.measure_on_device):
             slot.tuning = Tuning.OFF
         else:
             slot.tuning = Tuning.QUEUED
@@ -242,8 +251,9 @@ def space_has_work(program: Program) -> bool:
 
 def serve(slot: Slot, config: Config | None, origin: Origin, evidence: dict[str, Any] | None = None) -> None:
     """Build, compile and swap in. Raises what building and compiling raise; then nothing has changed."""
-    fn = executable.function(slot.program, config, slot.space.target)
-    slot.serve(fn, executable.compiled(fn, slot.program, slot.committed), config, origin, evidence)
+    program = slot.program if config is None else variants.program_of(slot, config)
+    fn = executable.function(program, config, slot.space.target)
+    slot.serve(fn, executable.compiled(fn, program, slot.committed), config, origin, evidence)
 
 
 def _is_committed(value: Any) -> bool:
@@ -263,45 +273,65 @@ def _serve_forced(slot: Slot, config: Config) -> None:
         serve(slot, None, Origin.REFERENCE)
 
 
-def _serve_record(slot: Slot, record: Record | None) -> bool:
-    """Serve what a record says; False if there is none or it no longer holds here."""
+def _serve_record(slot: Slot, record: Record | None) -> Standing:
+    """Serve what a record says, if it has a standing here; ``MISS``, and nothing serves, if it has not, or its config fails."""
     if record is None:
         counters.record_misses += 1
-        return False
+        return Standing.MISS
     counters.record_hits += 1
-    if not adopt(slot, record):
+    found = adopt(slot, record)
+    if found is Standing.MISS:
         counters.stale_records += 1
-        return False
-    slot.tuning = Tuning.DONE
-    return True
+    return found
 
 
-def adopt(slot: Slot, record: Record) -> bool:
-    """Serve the config of ``record``. False if it cannot be used here: of another space, not allowed by the user, does not compile."""
+def adopt(slot: Slot, record: Record) -> Standing:
+    """Serve what ``record`` says (nothing changes if that serves already), and say what is to be done with it.
+
+    ``MISS``: it cannot be used here: of another space, void, not allowed by the user, or it does not compile. In the last case
+    its config is put in quarantine.
+    """
+    found = standing(record, toolchain(), strict=slot.settings.strict)
+    if found is Standing.MISS:
+        return found
     evidence = evidence_dict(record)
-    if record.status is Status.NO_CANDIDATE and record.space_version == SPACE_VERSION:
+    if record.status is not Status.WINNER:
         if not hasattr(slot, "serving"):
             serve_default(slot, evidence)
-        return True
-    config = recorded_config(slot.space, record)
+        return found
+    config = recorded_config(slot.space, record, variants_too=slot.recapture is not None)
     if config is None:
-        return False
+        return Standing.MISS
+    if hasattr(slot, "serving") and slot.serving.config == config:
+        return found
     try:
         serve(slot, config, Origin.RECORD, evidence)
     except Exception as error:  # the compilers' own errors have no common base
-        logger.warning("kernel %s: the recorded config does not compile: %s", slot.kernel.name, error)
-        return False
-    return True
+        withdraw(slot, record, f"it does not compile: {error}")
+        return Standing.MISS
+    return found
 
 
-def recorded_config(space: Space, record: Record | None) -> Config | None:
-    """The config of a record, if it is a winner and legal in today's space."""
-    if record is None or record.status is not Status.WINNER or record.space_version != SPACE_VERSION:
+def withdraw(slot: Slot, record: Record, reason: str) -> None:
+    """Put the winner of ``record`` in quarantine, for all processes that share the database."""
+    counters.rollbacks += 1
+    logger.warning("kernel %s: %r is rolled back and put in quarantine: %s", slot.kernel.name, record.config, reason.splitlines()[0][:300])
+    slot.tier.put(record.rolled_back(), force=True)
+
+
+def recorded_config(space: Space, record: Record | None, variants_too: bool = False) -> Config | None:
+    """The config of a record, if it is a winner and legal in today's space.
+
+    One that has other values of the kernel's tunables is for another program: only with ``variants_too``, and not checked.
+    """
+    if record is None or record.status is not Status.WINNER or record.space_version != SPACE_VERSION or record.is_void:
         return None
     try:
         config = Config.from_dict(record.config)
         if space.only and config not in (*space.only, space.default()):
             return None
+        if variants.values_of(space.program, config):
+            return config if variants_too else None
         space.check(config)
     except (ConfigError, PlanError) as error:
         logger.info("kernel %s: the recorded config is not legal today: %s", space.program.name, error)
@@ -355,6 +385,22 @@ def fall_back(slot: Slot) -> None:
         HelionRtWarning,
         stacklevel=2,
     )
+
+
+def rescue(slot: Slot, failed: Serving, error: Exception) -> None:
+    """Serve something else than what just failed in a call: the default in place of a winner, else the reference path."""
+    if slot.serving is not failed:  # another thread has seen to it
+        return
+    if failed.origin not in (Origin.TUNED, Origin.RECORD) or failed.config is None:
+        fall_back(slot)
+        return
+    record = slot.tier.get(slot.key)
+    wants_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)  # that may be the others' fault
+    if record is not None and record.config == failed.config.to_dict() and not wants_memory:
+        withdraw(slot, record, f"a call failed: {type(error).__name__}: {error}")
+    else:
+        logger.warning("kernel %s: a call failed under %r, the default serves: %s", slot.kernel.name, failed.config, str(error)[:300])
+    serve_default(slot)
 
 
 def evidence_dict(record: Record) -> dict[str, Any]:

@@ -5,21 +5,26 @@ from __future__ import annotations
 import enum
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from helion_rt.config import Config
 from helion_rt.database import Key, LocalTier
 from helion_rt.program.ir import Program
-from helion_rt.settings import Settings
+from helion_rt.settings import Settings, TuneMode
 
 if TYPE_CHECKING:
+    from helion_rt.tuning.evidence import Event
+    from helion_rt.tuning.search import Outcome
     from helion_rt.tuning.space import Space
 
     from .kernel import Kernel
 
 SLOT_LIMIT = 4096
+
+# (values of tunables by name, what is told their fragments) -> the program, and the alias under which it may be stored.
+Recapture = Callable[[Mapping[str, Any], dict[str, Any]], tuple[Program, str | None]]
 
 
 class Origin(enum.Enum):
@@ -88,6 +93,13 @@ class Slot:
     jax_settings: dict[str, Any] = field(default_factory=dict)
     tallies: dict[Origin, Tally] = field(default_factory=lambda: {origin: Tally() for origin in Origin})
     submitted: bool = False  # to the tuner
+    traced: bool = False  # into a JAX program: whoever calls that is not counted
+    evicted: bool = False  # no call finds it any more
+    afresh: bool = False  # tune whatever the database has, and store what comes of it (``helion-rt tune``)
+    watch: Callable[[Event], None] | None = None  # told each step of the search
+    outcome: Outcome | None = None  # of the search, where this process made one
+    recapture: Recapture | None = None  # its program for other values of its tunables; None if it has none, or that cannot be had
+    variants: dict[tuple[tuple[str, Any], ...], Program] = field(default_factory=dict)  # by those values
     used: float = field(default_factory=time.monotonic)
     born: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
@@ -96,6 +108,12 @@ class Slot:
     def wants_tuning(self) -> bool:
         """Is there something that the tuner has not finished with?"""
         return self.tuning in (Tuning.QUEUED, Tuning.RUNNING, Tuning.ELSEWHERE)
+
+    @property
+    def is_worth_tuning(self) -> bool:
+        """Has it been called often enough? A slot that was never called was handed in by a command, which knows why."""
+        settings, calls = self.settings, self.calls
+        return settings.tune is TuneMode.SYNC or self.afresh or self.traced or calls == 0 or calls >= settings.tune_after
 
     @property
     def calls(self) -> int:
@@ -135,11 +153,14 @@ class Registry:
                 dropped = set(map(id, gone))
                 self._slots = [s for s in self._slots if id(s) not in dropped]
                 self.evicted += len(gone)
+                for old_slot in gone:
+                    old_slot.evicted = True
         for kernel in {id(s.kernel): s.kernel for s in gone}.values():
             kernel.forget([s for s in gone if s.kernel is kernel])
 
     def drop(self, slot: Slot) -> None:
         """Forget a slot that can no longer be reached."""
+        slot.evicted = True
         with self._lock:
             self._slots = [other for other in self._slots if other is not slot]
 

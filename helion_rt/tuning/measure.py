@@ -13,6 +13,8 @@ SAMPLE_SECONDS = 5e-4
 MIN_PAIRS = 5
 MAX_PAIRS = 60
 
+FEW = 4.0  # pairs: of five the error is nearly doubled, of fifty it is as it is
+
 # The smallest gain worth a swap. Below it two runs of the same search would pick different winners.
 MIN_GAIN = 0.03
 
@@ -45,17 +47,28 @@ class Pairs:
         return statistics.median(y / x for x, y in zip(self.a, self.b, strict=True))
 
     @property
-    def noise(self) -> float:
-        """Three standard errors of ``ratio``, from the median absolute deviation."""
+    def error(self) -> float:
+        """The standard error of ``ratio``, from the median absolute deviation: spikes do not count. Few pairs do not know their own
+        spread well, so theirs is taken to be larger."""
         ratios = [y / x for x, y in zip(self.a, self.b, strict=True)]
         middle = statistics.median(ratios)
         spread = 1.4826 * statistics.median(abs(r - middle) for r in ratios)
-        return 3 * 1.2533 * spread / math.sqrt(len(ratios))
+        return (1 + FEW / len(ratios)) * 1.2533 * spread / math.sqrt(len(ratios))
+
+    @property
+    def noise(self) -> float:
+        """Three standard errors."""
+        return 3 * self.error
 
 
-def b_wins(pairs: Pairs, caution: float = 1.0) -> bool:
-    """Is ``b`` faster than ``a`` by more than the noise (and than ``MIN_GAIN``)? A near tie goes to ``a``, the incumbent."""
-    return pairs.ratio < 1 - caution * max(MIN_GAIN, pairs.noise)
+def b_wins(pairs: Pairs, caution: float = 1.0, *, least: float = MIN_GAIN, sigmas: float = 3.0) -> bool:
+    """Is ``b`` faster than ``a`` by more than ``sigmas`` standard errors, and than ``least``? A near tie goes to ``a``, the incumbent."""
+    return pairs.ratio < 1 - caution * max(least, sigmas * pairs.error)
+
+
+def joined(first: Pairs, second: Pairs) -> Pairs:
+    """All pairs of two batches of the same two."""
+    return Pairs(first.a + second.a, first.b + second.b, min(first.cpu, second.cpu), first.busy or second.busy)
 
 
 def interleave(

@@ -54,6 +54,12 @@ def _diagonal(x: torch.Tensor) -> torch.Tensor:
     return x.diagonal() + torch.where(i + 1 < len(x), flat[i * len(x) + i + 1], 0)
 
 
+def _corners(x: torch.Tensor) -> torch.Tensor:
+    out = x.new_zeros(len(x), x.shape[1], x.shape[1])
+    out[:, 1:5, :2] = x[:, 1:5] @ x[:, :2].transpose(1, 2)
+    return out
+
+
 @dataclass(frozen=True)
 class Case:
     kernel: Callable[..., Any]
@@ -75,6 +81,7 @@ CASES = [
     Case(kernels.packed_product, lambda n: (rand(n, 4 * n), rand(2 * n, n)),
          lambda x, p: x @ torch.stack([p, p + 1], 1).reshape(x.shape[1], -1), (8, 16, 8)),
     Case(kernels.diagonal, lambda n: (rand(n, n),), _diagonal, (8,)),
+    Case(kernels.corners, lambda n: (rand(3, n, 8),), _corners, ()),
 ]  # fmt: skip
 SIZES = {"round": 16, "ragged": 21}
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel.__name__)

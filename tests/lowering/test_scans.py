@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import jax
+import numpy as np
 import pytest
 import torch
 
 import helion_rt
 import helion_rt.language as hl
-from helion_rt.exc import ShapeMismatch, Unsupported
+from helion_rt import lowering
+from helion_rt.capture import capture
+from helion_rt.exc import PlanError, ShapeMismatch, Unsupported
+from helion_rt.program.signature import TensorFact
 
 SHAPES = [(32, 24), (37, 21)]
 
@@ -203,3 +208,40 @@ def test_what_is_no_combine_function_is_refused() -> None:
         outside(x)
     with pytest.raises(ShapeMismatch, match="dimension 2"):
         no_such_dim(x)
+
+
+@pytest.mark.parametrize("block", [4, 16])
+def test_the_reference_path_scans_the_last_tile_of_a_jagged_row_as_one(block: int) -> None:
+    """Its size is known only on the device. In pieces of powers of two the sum would begin again in each."""
+
+    def sums(x, lengths):
+        out = torch.zeros_like(x)
+        for rows in hl.tile(x.size(0)):
+            n = lengths[rows]
+            for columns in hl.jagged_tile(n):
+                out[rows, columns] = hl.cumsum(x[rows, columns], 1)
+        return out
+
+    lengths = torch.tensor([9, 7, 0, 3], dtype=torch.int32)
+    x = torch.arange(1.0, 37.0).reshape(4, 9)
+    program = capture(sums, (TensorFact((4, 9), "float32"), TensorFact((4,), "int32")))
+    (got,) = jax.jit(lowering.reference(program, (4, block)))(x.numpy(), lengths.numpy())
+    expected = torch.zeros_like(x)
+    for row, n in enumerate(lengths.tolist()):
+        for start in range(0, n, block):
+            part = slice(start, min(start + block, n))
+            expected[row, part] = x[row, part].cumsum(0)
+    assert torch.equal(torch.from_numpy(np.asarray(got).copy()), expected)
+
+
+def test_the_reference_path_refuses_what_it_would_get_wrong() -> None:
+    def sums(x, lengths):
+        out = torch.zeros_like(x)
+        for rows in hl.tile(x.size(0)):
+            for columns in hl.jagged_tile(lengths[rows]):
+                out[rows, columns] = hl.cumsum(x[rows, columns], 1)
+        return out
+
+    program = capture(sums, (TensorFact((4, 900), "float32"), TensorFact((4,), "int32")))
+    with pytest.raises(PlanError, match="size is known only at run time of blocks of 512"):
+        jax.eval_shape(lowering.reference(program, (4, 512)), np.zeros((4, 900), np.float32), np.zeros(4, np.int32))

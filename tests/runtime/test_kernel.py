@@ -287,9 +287,12 @@ def test_an_executable_that_fails_at_run_time_is_replaced_by_the_reference():
         raise RuntimeError("the chip is unwell")
 
     slot.serve(broken, broken, slot.serving.config, Origin.TUNED)
+    assert np.array_equal(add(x, x), x * 2)
+    assert counters.rescues == 1 and slot.serving.origin is Origin.DEFAULT  # what a winner took the place of
+    slot.serve(broken, broken, slot.serving.config, Origin.DEFAULT)
     with pytest.warns(helion.exc.HelionRtWarning):
         assert np.array_equal(add(x, x), x * 2)
-    assert counters.rescues == 1 and slot.serving.origin is Origin.REFERENCE
+    assert counters.rescues == 2 and slot.serving.origin is Origin.REFERENCE
 
 
 @helion.kernel
@@ -377,6 +380,7 @@ def test_a_stored_program_that_means_nothing_is_captured_again(monkeypatch):
 def test_a_no_candidate_record_of_another_space_or_of_other_configs_is_no_verdict():
     from helion_rt.database import Evidence, EvidenceKind, Record, Status
     from helion_rt.runtime import prepare
+    from helion_rt.runtime.standing import Standing
     from helion_rt.tuning.space import SPACE_VERSION
 
     x = jnp.ones((16, 16))
@@ -384,7 +388,7 @@ def test_a_no_candidate_record_of_another_space_or_of_other_configs_is_no_verdic
     evidence = Evidence(EvidenceKind.MEASURED)
     for version, used in ((SPACE_VERSION + 1, False), (SPACE_VERSION, True)):
         record = Record(slot.key, "add", Status.NO_CANDIDATE, {}, version, evidence, {})
-        assert prepare.adopt(slot, record) is used
+        assert (prepare.adopt(slot, record) is not Standing.MISS) is used
     configs = [helion.Config(block_sizes=[8, 16]), helion.Config(block_sizes=[16, 8])]
     keys = {make_add(configs=c).bind(x, x).key.digest for c in (configs, configs[::-1], [*configs, helion.Config(block_sizes=[8, 8])])}
     assert len(keys) == 2 and slot.key.digest not in keys

@@ -20,6 +20,7 @@ ROOT = str(Path(helion_rt.__file__).parent.parent)
 
 def start(cache, *args, tune="background", seconds="2", program=PROGRAM, **more):
     env = {**os.environ, "HELION_RT_CACHE_DIR": str(cache), "HELION_RT_TUNE": tune, "HELION_RT_TUNE_SECONDS": seconds, "PYTHONPATH": ROOT}
+    env["HELION_RT_TUNE_AFTER"] = "1"
     command = [sys.executable, str(program), *map(str, args)]
     return subprocess.Popen(command, env={**env, **more}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -10,9 +10,10 @@ import torch
 import helion_rt.language as hl
 from helion_rt.capture import capture
 from helion_rt.config import Config
+from helion_rt.database import EvidenceKind
 from helion_rt.program import codec
 from helion_rt.program.signature import TensorFact
-from helion_rt.tuning import inputs, pool
+from helion_rt.tuning import inputs, memory, pool
 
 GOOD = Config(block_sizes=[64])
 OTHER = Config(block_sizes=[32])
@@ -96,3 +97,56 @@ def test_requests_that_make_no_sense_are_answered(workers):
     worker = workers.get()
     assert "no program" in worker.ask({"do": "trial", "config": {}}, 120)["fault"]
     assert "no program" in worker.ask({}, 60)["fault"]
+
+
+@pytest.mark.slow
+def test_for_a_tpu_the_answer_is_scheduled_evidence(workers):
+    program = capture(double, (TensorFact((256, 128), "float32"),))
+    opening = {"program": codec.encode(program), "target": "v5e", "jax": {}, "inputs": []}
+    evaluator = pool.WorkerEvaluator(opening, workers)
+    assert evaluator.kind is EvidenceKind.SCHEDULED
+    trial = evaluator.trial(Config(block_sizes=[128]))
+    assert trial.fault is None and trial.kind is EvidenceKind.SCHEDULED and 0 < trial.seconds < 1e-3
+    assert trial.facts["bottleneck"] and any(name.startswith("unit:") for name in trial.facts) and "compile_seconds" in trial.facts
+    assert "PlanError" in (evaluator.trial(Config(block_sizes=[7])).fault or "")
+    assert evaluator.pairs(GOOD, OTHER, 0.1) is None
+    folder = workers.get(pool.Role.COMPILE).folder
+    assert folder is not None and folder.exists() and not list(folder.iterdir()), "no dumps are kept"
+    workers.stop()
+    assert not folder.exists()
+
+
+def test_workers_of_two_roles_live_side_by_side(workers):
+    measuring, compiling = workers.get(), workers.get(pool.Role.COMPILE)
+    assert measuring is not compiling and workers.get() is measuring
+    assert measuring.folder is None and compiling.folder is not None
+    workers.drop(pool.Role.COMPILE)
+    assert compiling.process.poll() is not None and measuring.process.poll() is None and workers.get() is measuring
+
+
+def test_what_is_in_quarantine_is_not_tried(opening, workers):
+    trial = pool.WorkerEvaluator(opening, workers, [GOOD]).trial(GOOD)
+    assert "quarantined" in (trial.fault or "") and not workers.started_count
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "nothing on its standard error"),
+        ("one\ntwo\n\n", "two"),
+        ("W0000 warning\nF1129 1.0 a.cc:7] Check failed: x > 0\n*** Stack trace: ***\n  @ 0x7f\n", "F1129 1.0 a.cc:7] Check failed: x > 0"),
+        ("terminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", "terminate called after"),
+        ('Traceback (most recent call last):\n  File "x"\nImportError: no msgpack\n', "ImportError: no msgpack"),
+        ("Fatal Python error: Segmentation fault\n\nCurrent thread\n", "Fatal Python error: Segmentation fault"),
+    ],
+)
+def test_the_line_that_says_why(text, expected):
+    line = pool.telling_line(text)
+    assert line.startswith(expected) and "\n" not in line and len(line) <= 200
+
+
+def test_the_limit_of_memory():
+    assert memory.limit(2.0) == 2 << 30
+    assert 0 < memory.limit(None) <= memory.machine() // 2 + 1
+    assert memory.resident(os.getpid()) > 1 << 20
+    assert memory.resident(2**22 + 1) == 0

@@ -5,9 +5,12 @@ import random
 import pytest
 
 from helion_rt.config import Config
+from helion_rt.database import EvidenceKind
+from helion_rt.tuning import propose
 from helion_rt.tuning import search as search_module
+from helion_rt.tuning.evidence import Trial
 from helion_rt.tuning.measure import Pairs
-from helion_rt.tuning.search import MAX_TRIALS, Trial, search
+from helion_rt.tuning.search import MAX_TRIALS, search
 
 
 class FakeSpace:
@@ -15,15 +18,22 @@ class FakeSpace:
 
     sizes = (1024, 512, 256, 128, 64, 32, 16, 8)
     program = target = None
+    only = (None,)  # the user's own: no heuristics
 
     def default(self):
         return config(1024)
 
-    def unchecked(self):
-        return iter([config(size) for size in self.sizes])
+    def some(self, limit):
+        return [config(size) for size in self.sizes]
 
-    def is_legal(self, candidate):
-        return True
+    def canonical(self, candidate):
+        return candidate
+
+    def smaller(self, candidate):
+        return None
+
+    def simplicity(self, candidate):
+        return (candidate != self.default(), -candidate.block_sizes[0])
 
     def neighbours(self, candidate):
         i = self.sizes.index(candidate.block_sizes[0])
@@ -32,6 +42,8 @@ class FakeSpace:
 
 class FakeMachine:
     """Times in seconds by block size; what is missing does not compile."""
+
+    kind = EvidenceKind.MEASURED
 
     def __init__(self, times, noise=0.0, busy=0):
         self.times, self.noise, self.busy, self.random = times, noise, busy, random.Random(0)
@@ -54,8 +66,13 @@ def config(size):
 
 @pytest.fixture(autouse=True)
 def plain_model(monkeypatch):
-    monkeypatch.setattr(search_module.model, "seconds", lambda program, candidate, target: -candidate.block_sizes[0])
-    monkeypatch.setattr(search_module.time, "sleep", lambda seconds: None)
+    monkeypatch.setattr(propose.model, "seconds", lambda program, candidate, target: -candidate.block_sizes[0])
+    monkeypatch.setattr(propose.model, "effort", lambda program, config, target: 1.0)
+    monkeypatch.setattr(search_module.heuristics, "seeds", lambda space: ())
+
+
+def tune(machine, **options):
+    return search(FakeSpace(), machine, options.pop("budget", 60), sleep=lambda seconds: None, **options)
 
 
 def times(**changes):
@@ -63,42 +80,45 @@ def times(**changes):
 
 
 def test_the_fastest_wins_with_its_evidence():
-    out = search(FakeSpace(), FakeMachine(times(), noise=0.02), budget=60)
+    out = tune(FakeMachine(times(), noise=0.02))
     assert out.winner == config(256) and out.pairs == 15 and not out.stopped
     assert out.ms == pytest.approx(500, rel=0.05) and out.default_ms == pytest.approx(1000, rel=0.05)
     assert 0 < out.tried <= MAX_TRIALS
 
 
 def test_nothing_better_means_no_winner():
-    out = search(FakeSpace(), FakeMachine(dict.fromkeys(FakeSpace.sizes, 1.0), noise=0.05), budget=60)
+    out = tune(FakeMachine(dict.fromkeys(FakeSpace.sizes, 1.0), noise=0.05))
     assert out.winner is None and out.tried == 7
 
 
 def test_a_candidate_that_does_not_compile_is_a_verdict_and_no_more():
-    out = search(FakeSpace(), FakeMachine(times(s256=None)), budget=60)
+    out = tune(FakeMachine(times(s256=None)))
     assert out.winner == config(128)
     assert (config(256), "it does not compile") in out.faults
 
 
 def test_a_default_that_does_not_run_is_replaced():
-    out = search(FakeSpace(), FakeMachine(times(s1024=None)), budget=60)
+    out = tune(FakeMachine(times(s1024=None)))
     assert out.winner == config(256) and out.default_ms is None
 
 
 def test_all_failing_is_an_outcome_not_an_exception():
-    out = search(FakeSpace(), FakeMachine({}), budget=60)
+    out = tune(FakeMachine({}))
     assert out.winner is None and len(out.faults) == 8
 
 
 def test_pairs_of_a_busy_machine_are_taken_again():
-    assert search(FakeSpace(), FakeMachine(times(), busy=2), budget=60).winner == config(256)
-    # Always busy: no candidate is believed.
-    assert search(FakeSpace(), FakeMachine(times(), busy=10**6), budget=60).winner is None
+    assert tune(FakeMachine(times(), busy=2)).winner == config(256)
+    # Always busy: twice the difference is asked, which half of the time is and 4 % less are not.
+    assert tune(FakeMachine(times(), busy=10**6)).winner == config(256)
+    slightly = dict.fromkeys(FakeSpace.sizes, 1.0) | {256: 0.96}
+    assert tune(FakeMachine(slightly, busy=10**6)).winner is None
+    assert tune(FakeMachine(slightly)).winner == config(256)
 
 
 def test_stop_ends_it_without_a_winner():
     machine = FakeMachine(times())
-    out = search(FakeSpace(), machine, budget=60, stop=lambda: len(machine.tried) >= 3)
+    out = tune(machine, stop=lambda: len(machine.tried) >= 3)
     assert out.stopped and out.winner is None and len(machine.tried) == 3
 
 
@@ -110,7 +130,7 @@ def test_the_winner_must_win_against_the_default_again():
             self.count = getattr(self, "count", 0) + 1
             return Pairs((1.0,) * 9, (0.5,) * 9) if self.count == 1 else Pairs((1.0,) * 9, (1.1,) * 9)
 
-    out = search(FakeSpace(), Fickle(times()), budget=60)
+    out = tune(Fickle(times()))
     assert out.winner is None and out.default_ms == 1000
 
 
@@ -125,4 +145,4 @@ def test_a_default_that_failed_once_is_asked_again_before_anything_may_replace_i
         return real(candidate)
 
     machine.trial = trial
-    assert search(FakeSpace(), machine, 1.0).winner is None and failed
+    assert tune(machine).winner is None and failed

@@ -5,8 +5,8 @@ from __future__ import annotations
 from ..index_maps import pipeline_spec
 from ..windows import Loop
 from ..writer import KernelWriter, Position
-from . import write_region
 from .resident import dynamic_steps
+from .tiles import write_turn
 
 
 def write_loop(w: KernelWriter, loop: Loop) -> None:
@@ -20,7 +20,7 @@ def write_loop(w: KernelWriter, loop: Loop) -> None:
     read, written = [o for o in operands if not o.written], [o for o in operands if o.written]
     hbm = {o.name: o.name for o in operands}
     name = w.name(f"loop_{loop.number}")
-    steps = [dynamic_steps(w, loop)] if loop.dynamic else [str(n) for n in loop.trips]
+    steps = [dynamic_steps(w, loop)] if loop.dynamic else [str(n) for n in loop.turns]
     names = [w.name("k") for _ in steps]
     positions = {a: Position(k, w.begin_of(a, k)) for a, k in zip(loop.axes, names, strict=True)}
     specs = {o.name: pipeline_spec(w, o, names, positions) for o in operands}
@@ -28,16 +28,10 @@ def write_loop(w: KernelWriter, loop: Loop) -> None:
     with w.function(f"def {name}({', '.join(inner[o.name] for o in (*read, *written))}):"):
         for d, k in enumerate(names):
             w.out.add(f"{k} = pl.program_id({d})")
-        w.positions.update(positions)
+        w.positions.update(positions)  # of the turn
         for o in operands:
             o.name = inner[o.name]
-        write_region(w, region)
-        results = [w.next_value(x, p, loop.axes) for x, p in zip(region.results, region.params, strict=True)]
-        held = [w.name("next") for _ in results]
-        for n, text in zip(held, results, strict=True):
-            w.out.add(f"{n} = {text}")
-        for scratch, n in zip(kept, held, strict=True):
-            w.out.add(scratch.write(n))
+        write_turn(w, loop, names[-1])
         for o in operands:
             o.name = next(outer for outer, block in inner.items() if block == o.name)
     ins = ", ".join(specs[o.name] for o in read)

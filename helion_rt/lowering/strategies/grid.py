@@ -11,8 +11,9 @@ from ...program.ir import Op, Ref, refs_in
 from ..plan import reads
 from ..windows import Loop
 from ..writer import KernelWriter, Scratch
-from . import write_op, write_region
+from . import write_op
 from .resident import bind_positions, dynamic_steps
+from .tiles import write_turn
 
 
 def segments(w: KernelWriter) -> list[list[Op]]:
@@ -92,7 +93,7 @@ def _write_part(w: KernelWriter, part: list[Op], condition: str, following: Loop
 
 
 def _write_loop(w: KernelWriter, loop: Loop, step: str, total: int) -> None:
-    offset, region = w.launch.offset(loop), loop.op.regions[0]
+    offset = w.launch.offset(loop)
     tests = []
     if offset > 0:
         tests.append(f"({step} >= {offset})")
@@ -102,15 +103,9 @@ def _write_loop(w: KernelWriter, loop: Loop, step: str, total: int) -> None:
     if loop.dynamic:
         tests.append(f"({at} < {dynamic_steps(w, loop)})")
     with w.when(" & ".join(tests) or None):
-        bind_positions(w, loop, at)
-        write_region(w, region)
-        results = [w.next_value(x, p, loop.axes) for x, p in zip(region.results, region.params, strict=True)]
-        names = results if len(results) == 1 else [w.name("next") for _ in results]
-        if len(results) > 1:
-            for name, text in zip(names, results, strict=True):
-                w.out.add(f"{name} = {text}")
-        for param, name in zip(region.params, names, strict=True):
-            w.out.add(w.scratch[param].write(name))
+        if loop.tiles == 1:
+            bind_positions(w, loop, at)
+        write_turn(w, loop, at)
 
 
 __all__ = ["keep", "write_folded"]

@@ -1,0 +1,78 @@
+"""What a record is worth in this process, and which records are near."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from helion_rt.config import Config
+from helion_rt.database import Evidence, EvidenceKind, Key, Origin, Record, Status
+from helion_rt.runtime.standing import MAX_NEAREST, Standing, nearest, standing
+from helion_rt.tuning.space import SPACE_VERSION
+
+NOW = datetime(2026, 6, 1, tzinfo=UTC)
+TOOLS = {"helion_rt": "1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "5", "torch": "2"}
+
+
+def key(target="cpu;x86_64-v3;2", shape=("64", "64"), dtype="float32", digest="ab"):
+    return Key(digest * 32, (("tensor", shape, dtype),), "default", target)
+
+
+def record(**changes):
+    fields = {
+        "key": key(), "kernel": "k", "status": Status.WINNER, "config": {"block_sizes": [8]}, "space_version": SPACE_VERSION,
+        "evidence": Evidence(EvidenceKind.MEASURED, 1.0, 2.0), "toolchain": TOOLS, "date": "2026-05-31T00:00:00Z",
+    }  # fmt: skip
+    return Record(**{**fields, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, Standing.FINAL),
+        ({"status": Status.NO_CANDIDATE, "date": "2020-01-01T00:00:00Z"}, Standing.FINAL),
+        ({"space_version": SPACE_VERSION + 1}, Standing.MISS),
+        ({"quarantined": ({"block_sizes": [8]},)}, Standing.MISS),
+        ({"date": "2026-04-01T00:00:00Z"}, Standing.HINT),
+        ({"origin": Origin.IMPORTED}, Standing.HINT),
+        ({"toolchain": {**TOOLS, "jax": "0.10.3"}}, Standing.HINT),
+        ({"toolchain": {**TOOLS, "torch": "3", "libtpu": "6"}}, Standing.FINAL),  # neither compiles for the CPU
+        ({"toolchain": {**TOOLS, "libtpu": "6"}, "key": key("v5e")}, Standing.HINT),
+        ({"evidence": Evidence(EvidenceKind.SCHEDULED, 1.0, 2.0)}, Standing.HINT),
+        ({"evidence": Evidence(EvidenceKind.MODELLED, 1.0, 2.0), "status": Status.NO_CANDIDATE}, Standing.HINT),
+        ({"status": Status.ALL_FAILED, "config": {}, "evidence": Evidence(EvidenceKind.MODELLED)}, Standing.MISS),  # a day has passed
+        ({"status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z"}, Standing.FINAL),
+        ({"status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z", "toolchain": {}}, Standing.MISS),
+    ],
+)
+def test_standing(changes, expected):
+    assert standing(record(**changes), TOOLS, now=NOW) is expected
+
+
+def test_strict_serves_only_what_was_measured():
+    assert standing(record(), TOOLS, strict=True, now=NOW) is Standing.FINAL
+    assert standing(record(evidence=Evidence(EvidenceKind.SCHEDULED, 1.0)), TOOLS, strict=True, now=NOW) is Standing.MISS
+
+
+def test_nothing_is_a_miss_and_a_clock_that_was_set_back_harms_nobody():
+    assert standing(None, TOOLS) is Standing.MISS
+    assert standing(record(), TOOLS, now=NOW - timedelta(days=900)) is Standing.FINAL
+
+
+def test_the_nearest_winners_of_the_same_kernel_come_first():
+    mine = key(shape=("256", "256"))
+    found = [
+        record(key=key(shape=("1024", "256")), config={"block_sizes": [2]}),
+        record(key=key(shape=("512", "256")), config={"block_sizes": [1]}),
+        record(key=key(target="v5e", shape=("256", "256")), config={"block_sizes": [3]}),
+        record(key=mine, config={"block_sizes": [4]}),  # that is no other key
+        record(key=key(shape=("256",)), config={"block_sizes": [5]}),  # another rank
+        record(key=key(shape=("256", "256"), dtype="bfloat16", digest="cd"), config={"block_sizes": [6]}),
+        record(key=key(shape=("128", "256")), config={"block_sizes": [7, 7]}),  # another kernel of that name
+        record(key=key(shape=("256", "128")), config={"block_sizes": [8]}, kernel="other"),
+        record(key=key(shape=("256", "64")), config={"block_sizes": [9]}, status=Status.NO_CANDIDATE),
+        record(key=key(shape=("256", "512")), config={"block_sizes": [10]}, quarantined=({"block_sizes": [10]},)),
+    ]
+    near = nearest(found, mine, "k", Config(block_sizes=[64]))
+    assert [c.block_sizes for c in near] == [[1], [3], [2]]
+    many = [record(key=key(shape=("512", str(n))), config={"block_sizes": [n]}) for n in range(1, 40)]
+    assert len(nearest(many, mine, "k", Config(block_sizes=[64]))) == MAX_NEAREST
