@@ -176,7 +176,7 @@ def test_many_loops_and_blocks_have_a_default_soon() -> None:
     space = Space(program, CPU)
     assert space.strategies == [(LoopStrategy.FORI,)] * 2
     space.default()
-    assert len(space._legal) < 50
+    assert len(space._forms) < 50
 
 
 def test_a_last_tile_of_unknown_size_is_one_tile() -> None:

@@ -23,7 +23,7 @@ OTHER = Config(block_sizes=[256, 256, 256], loop_strategies=["emit_pipeline"])
 
 @pytest.fixture(scope="module")
 def filled() -> Filled:
-    x = jax.ShapeDtypeStruct((2048, 2048), "bfloat16")
+    x = jax.ShapeDtypeStruct((4096, 4096), "bfloat16")
     found, key, _, _ = prepare.find(kernels.matmul, kernels.matmul.bound(x, x), targets.get("v5e"))
     evidence = Evidence(EvidenceKind.SCHEDULED, 0.5, 1.0, candidates_tried=2, seconds=3.0)
     record = Record(key, "matmul", Status.WINNER, WINNER.to_dict(), SPACE_VERSION, evidence, {})
@@ -34,9 +34,9 @@ def filled() -> Filled:
 
 
 def test_a_search_with_a_winner(filled: Filled) -> None:
-    search = gather.search_of(filled, "matmul", "2048x2048 bfloat16")
+    search = gather.search_of(filled, "matmul", "4096x4096 bfloat16")
     assert (search.winner, search.winner_seconds, search.default_seconds, search.gain) == (WINNER, 5e-4, 1e-3, 2.0)
-    assert search.cost is not None and search.cost.dot_flops == 2 * 2048**3
+    assert search.cost is not None and search.cost.dot_flops == 2 * 4096**3
     assert search.rates is not None and search.rates.dtype == "bfloat16"
     assert search.rates.matrix == targets.get("v5e").info.bf16_ops_per_second
     assert search.remark == "" and len(search.log) == 2
@@ -49,9 +49,9 @@ def test_other_forms_are_told_with_what_became_of_them(filled: Filled) -> None:
 
 
 def test_forms_that_do_not_fit_say_why(filled: Filled) -> None:
-    huge = Config(block_sizes=[2048, 2048, 2048], loop_strategies=["grid"])
+    huge = Config(block_sizes=[4096, 4096, 2048], loop_strategies=["grid"])
     record = replace(filled.record, config=huge.to_dict()) if filled.record is not None else None
-    # Blocks of 2048 by 2048 in float32 do not fit, whatever the form.
+    # Blocks of 4096 by 4096 in float32 do not fit, whatever the form.
     reasons = gather.alternatives(replace(filled, record=record), huge)
     assert reasons and all(reason.startswith("not legal: ") for reason in reasons.values())
 

@@ -22,23 +22,24 @@ def write_tiles(w: KernelWriter, loop: Loop, carry: str, *, turn: str | None) ->
     """
     count = loop.steps if turn is None else loop.tiles
     name, after = w.name(f"loop_{loop.number}"), w.name("carry")
+    tile = w.name("i")  # a name of its own: the bodies of loops inside of this one use it, too
     parts = parts_of(w, loop)
     if parts is None:
-        _write_tile(w, loop, name, turn, None)
+        _write_tile(w, loop, name, turn, tile, None)
         w.out.add(f"{after} = {carry}")
-        w.out.add(f"for i in range({count}):")
+        w.out.add(f"for {tile} in range({count}):")
         with w.out.indented():
-            w.out.add(f"{after} = {name}(i, {after})")
+            w.out.add(f"{after} = {name}({tile}, {after})")
         return after
     first, ahead = w.name(f"first_{loop.number}"), w.name("ahead")
-    _write_first(w, loop, first, turn, parts)
-    _write_tile(w, loop, name, turn, parts)
+    _write_first(w, loop, first, turn, tile, parts)
+    _write_tile(w, loop, name, turn, tile, parts)
     w.out.add(f"{after}, {ahead} = {carry}, {first}(0)")
-    w.out.add(f"for i in range({count}):")
+    w.out.add(f"for {tile} in range({count}):")
     with w.out.indented():
         now = w.name("now")
-        w.out.add(f"{now}, {ahead} = {ahead}, {first}(i + 1) if i + 1 < {count} else None")
-        w.out.add(f"{after} = {name}(i, {now}, {after})")
+        w.out.add(f"{now}, {ahead} = {ahead}, {first}({tile} + 1) if {tile} + 1 < {count} else None")
+        w.out.add(f"{after} = {name}({tile}, {now}, {after})")
     return after
 
 
@@ -69,19 +70,19 @@ def parts_of(w: KernelWriter, loop: Loop) -> Split | None:
     return issue.parts(loop.op.regions[0], w.program.axes, written)
 
 
-def bind_tile(w: KernelWriter, loop: Loop, turn: str | None) -> None:
-    """The positions of tile ``i`` of the turn."""
+def bind_tile(w: KernelWriter, loop: Loop, turn: str | None, tile: str) -> None:
+    """The positions of the turn's tile of number ``tile``."""
     if turn is None:
-        bind_positions(w, loop, "i", static=True)
+        bind_positions(w, loop, tile, static=True)
         return
     (axis,) = loop.axes
-    id = f"({turn} * {loop.tiles} + i)"
-    w.positions[axis] = Position(id, w.begin_of(axis, id), within="i")
+    id = f"({turn} * {loop.tiles} + {tile})"
+    w.positions[axis] = Position(id, w.begin_of(axis, id), within=tile)
 
 
-def _write_first(w: KernelWriter, loop: Loop, name: str, turn: str | None, parts: Split) -> None:
-    with w.function(f"def {name}(i):"):
-        bind_tile(w, loop, turn)
+def _write_first(w: KernelWriter, loop: Loop, name: str, turn: str | None, tile: str, parts: Split) -> None:
+    with w.function(f"def {name}({tile}):"):
+        bind_tile(w, loop, turn, tile)
         for op in loop.op.regions[0].ops:
             if id(op) in parts.first:
                 write_op(w, op)
@@ -89,10 +90,10 @@ def _write_first(w: KernelWriter, loop: Loop, name: str, turn: str | None, parts
         w.out.add(f"return {tuple_text(handed)}")
 
 
-def _write_tile(w: KernelWriter, loop: Loop, name: str, turn: str | None, parts: Split | None) -> None:
+def _write_tile(w: KernelWriter, loop: Loop, name: str, turn: str | None, tile: str, parts: Split | None) -> None:
     region: Region = loop.op.regions[0]
-    with w.function(f"def {name}(i, {'now, ' if parts else ''}carry):"):
-        bind_tile(w, loop, turn)
+    with w.function(f"def {name}({tile}, {'now, ' if parts else ''}carry):"):
+        bind_tile(w, loop, turn, tile)
         handed = [v for v in parts.handed if not w.is_free(w.defs[v])] if parts else []
         if handed:
             names = [w.bind((v, w.form(v)), w.name("early")) for v in handed]
@@ -105,4 +106,4 @@ def _write_tile(w: KernelWriter, loop: Loop, name: str, turn: str | None, parts:
         w.out.add(f"return {tuple_text(results)}")
 
 
-__all__ = ["bind_tile", "parts_of", "write_tiles", "write_turn"]
+__all__ = ["parts_of", "write_tiles", "write_turn"]
