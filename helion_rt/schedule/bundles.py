@@ -19,7 +19,7 @@ _HEAD = re.compile(r"^ *(?:0x([0-9a-f]+)|0) *([A-Z]{2})?: *([> ]*)\{", re.MULTIL
 _LABEL = re.compile(r"/\*(\w+)=\*/")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _REGION = re.compile(r"Start(?:/End empty)? region (\d+)")
-_CALLEE = re.compile(r"inlined_call[^/]*/\* %([\w.\-]+) =")
+_CALLEE = re.compile(r"call[^/]*/\* %([\w.\-]+) =")
 _WINDOW = re.compile(r"^window_bounds: \(([\d, ]+)\).*?^element_size_in_bytes: (\d+)", re.MULTILINE | re.DOTALL)
 _OPERAND = re.compile(r"shape: (\w+\[[\d,]*\]), index: (\d+), kind: (\w+)")
 _DEFINITION = re.compile(r"%([spv]m?\d+_[spv]m?\d+|\d+) = (\S+)\s*(.*)", re.DOTALL)
@@ -92,6 +92,8 @@ def _op(piece: str) -> Op | None:
     if found is None:
         return None
     dest, code, rest = found.groups()
+    if code == "call":  # a large function is not inlined; its arguments are addresses of buffers
+        code, rest = "inlined_call", ""
     name = None if dest.isdigit() else dest
     if name is None and not code.startswith(("sst", "sbr", "dma.", "inlined_call", "sphi")):
         return None

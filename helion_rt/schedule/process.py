@@ -32,6 +32,8 @@ _FLAGS = "--xla_jf_dump_to={folder} --xla_jf_dump_llo_text=true --xla_jf_dump_ll
 
 # A unit that is busy for less than this share of the time is not what limits a kernel: something waits.
 FULL = 0.4
+# A schedule shorter than this share of its products at the peak rate of bfloat16 has left something out (8-bit products take half).
+BELIEVED = 0.4
 
 
 def environment(folder: Path | str) -> dict[str, str]:
@@ -74,6 +76,11 @@ def read(folder: Path, target: Target, *, tables: Sequence[Table], trips: int, w
     except module.Unreadable as error:
         logger.warning("the compiler's texts cannot be read (%s): falling back to flops and bytes", error)
         return modelled(*work, target, f"not scheduled: {error}")
+    floor, _ = _floors(*work, rates(target))
+    if totals.cycles < BELIEVED * floor:
+        found = f"the compiler's text accounts for {totals.cycles:.3g} cycles, the products alone take {floor:.3g}"
+        logger.warning("%s: falling back to flops and bytes", found)
+        return modelled(*work, target, f"not scheduled: {found}")
     return _summary(totals, *work, target)
 
 

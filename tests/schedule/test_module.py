@@ -43,6 +43,19 @@ def test_kernels_are_counted_as_often_as_they_are_called(tmp_path: Path) -> None
     assert totals.notes == []
 
 
+def test_kernels_that_are_too_large_to_be_inlined_are_called(tmp_path: Path) -> None:
+    top = TOP.replace("inlined_call %s5_s20, %s5_s20", "call %s5_s20, %s5_s20")
+    assert module.weigh(write(tmp_path, **{"1-TLP-03-final_bundles.txt": top}), rates(TARGET)).cycles == 2 * KERNEL_CYCLES + 9
+
+
+def test_a_schedule_without_the_products_is_not_believed(tmp_path: Path) -> None:
+    top = "\n".join(line for line in TOP.splitlines() if "inlined_call" not in line) + "\n   0x7   :  {}\n   0x8   :  {}\n"
+    write(tmp_path, **{"1-TLP-03-final_bundles.txt": top})
+    estimate = process.read(tmp_path, TARGET, tables=(), trips=1, work=(rates(TARGET).mxu_flops * 1e6, 0.0))
+    assert estimate.kind is EvidenceKind.MODELLED and estimate.cycles == pytest.approx(1e6)
+    assert "the products alone take" in estimate.notes[0]
+
+
 def test_the_summary_names_what_is_full(tmp_path: Path) -> None:
     estimate = process.read(write(tmp_path), TARGET, tables=(), trips=1, work=(0.0, 0.0))
     assert estimate.kind is EvidenceKind.SCHEDULED and estimate.target == "v5e"
