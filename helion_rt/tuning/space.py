@@ -15,7 +15,7 @@ from helion_rt.config import Config, LoopStrategy
 from helion_rt.exc import ConfigError, EmptyTensor, PlanError
 from helion_rt.lowering import knobs
 from helion_rt.program.expr import blocks_in, evaluate
-from helion_rt.program.ir import Op, Program, Ref
+from helion_rt.program.ir import Op, Program, Ref, walk
 from helion_rt.program.regions import CARRYING, axes_of
 from helion_rt.targets import Target
 
@@ -318,12 +318,21 @@ class Space:
         return None
 
     def _start_blocks(self) -> tuple[int, ...]:
-        dynamic = {axis.block for axis in self.program.axes if isinstance(axis.begin, Ref) or isinstance(axis.end, Ref)}
+        dynamic, around = set[int](), dict[int, int]()
+        tiles = {r: op.args[0] for op in _operations(self.program) if op.name in ("hl.tile_begin", "hl.tile_end") for r in op.results}
+        for axis in self.program.axes:
+            ends = [tiles.get(bound.id) for bound in (axis.begin, axis.end) if isinstance(bound, Ref)]
+            if len(ends) == 2 and ends[0] == ends[1] and isinstance(ends[0], int):  # from where one tile begins to where it ends
+                around[axis.block] = self.program.axes[ends[0]].block
+            elif ends:
+                dynamic.add(axis.block)
         start = []
         for number, info, sizes, leading in zip(self.program.tunable_blocks, self.infos, self._powers, self._leading, strict=True):
             most = 1 if leading else TPU_FIRST_BLOCK if self.target.is_tpu else sizes[-1]
             if number in dynamic and not self.target.is_tpu:
                 most = max(info.extent // DYNAMIC_SHARE, 1)
+            outer = self.program.blocks[around[number]].fixed if number in around else None
+            most = min(most, outer) if isinstance(outer, int) else most
             start.append(max(s for s in sizes if s <= most or s == sizes[0]))
         return self._with_more_matrices(tuple(start))
 
@@ -390,6 +399,11 @@ class Space:
 
     def _config_error(self, message: str) -> ConfigError:
         return ConfigError(message, kernel=self.program.name, file=self.program.file, line=self.program.first_line)
+
+
+def _operations(program: Program) -> Iterator[Op]:
+    """Every operation of the launches of ``program``."""
+    return itertools.chain.from_iterable(walk(region) for launch in program.launches for region in launch.regions)
 
 
 def leads(block: int, shapes: Sequence[Sequence]) -> bool:
