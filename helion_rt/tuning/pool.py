@@ -140,7 +140,7 @@ class Worker:
         try:
             self.process.wait(timeout=2)
         except subprocess.TimeoutExpired:
-            logger.warning("worker %d does not die", self.process.pid)
+            logger.info("worker %d was killed and takes long to go", self.process.pid)  # the kernel frees gigabytes
         for pipe in (self.process.stdin,):
             if pipe is not None and not pipe.closed:
                 try:
