@@ -15,11 +15,8 @@ from helion_rt.tuning import memory, pool
 
 from . import improve, prepare
 from .counters import counters
-from .improve import make_record, opening
 from .slot import Slot, Tuning
 from .standing import Standing
-
-__all__ = ["Tuner", "make_record", "opening", "tuner"]
 
 logger = logging.getLogger("helion_rt.tuning")
 
