@@ -13,7 +13,6 @@ from typing import Any
 
 from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation
 from ..exc import PlanError
-from ..program.expr import evaluate
 from ..program.ir import Axis, Op, Program, Ref, Region, refs_in, walk
 from ..program.regions import CARRYING, axes_of, reads_of
 from ..targets import Target
@@ -96,13 +95,6 @@ class Plan:
     @property
     def vmem_bytes(self) -> int:
         return max((launch.vmem_bytes for launch in self.launches), default=0)
-
-    def ragged(self, axis: int) -> bool:
-        """Whether the last tile of ``axis`` may reach past its end."""
-        info = self.program.axes[axis]
-        if isinstance(info.begin, Ref) or isinstance(info.end, Ref):
-            return True
-        return (evaluate(info.end, self.blocks) - evaluate(info.begin, self.blocks)) % self.blocks[info.block] != 0
 
 
 @dataclass(frozen=True)
@@ -342,7 +334,8 @@ class _Planner:
         steps = math.prod(trips)
         if dynamic and len(axes) > 1:
             raise self.error("a loop over several axes with a bound known only at run time is not supported yet", op.line)
-        if not dynamic and (steps == 0 or (steps == 1 and strategy is not LoopStrategy.FORI)):
+        placed = all(not isinstance(self.program.axes[a].begin, Ref) for a in axes)  # else fori is the only strategy there is to choose
+        if not dynamic and (steps == 0 or (steps == 1 and not (placed and strategy is LoopStrategy.FORI))):
             strategy = LoopStrategy.UNROLL  # one step: every strategy is the same straight line
         if (nest or not certain) and strategy is LoopStrategy.GRID:
             raise self.error("only a loop directly inside the outer loop can be folded into the grid", op.line)

@@ -21,7 +21,7 @@ def _bounds(w: KernelWriter, memory: Memory, at: Subscript) -> list[tuple[int, T
     the end of a tile inside the tensor, and those that an index tensor, the value or the mask does not have.
     """
     own = {(d, Tag(axis)) for d, axis, _ in at.tiles}
-    found = {(d, Tag(axis)): None for d, axis, extent in at.tiles if w.plan.ragged(axis) and not _ends_at(w, axis, extent)}
+    found = {(d, Tag(axis)): None for d, axis, extent in at.tiles if w.launch.windows.ragged(axis) and not _ends_at(w, axis, extent)}
     rank = len(at.shape)
     last = at.gathers[0][0] + len(at.common) if at.gathers else rank
     parts = [(ref, last) for _, ref in at.gathers]

@@ -166,7 +166,9 @@ def tile_begin(w: KernelWriter, axis: int, held: int) -> str:
 
 def may_be_outside(w: KernelWriter, axis: int) -> bool:
     """Whether nothing is known of where the tiles of ``axis`` are: data says where it begins or ends."""
-    info = w.program.axes[axis]
+    info, outer = w.program.axes[axis], w.launch.windows.inside_tile(axis)
+    if outer is not None:
+        return may_be_outside(w, outer)
     return isinstance(info.begin, Ref) or (isinstance(info.end, Ref) and info.limit is None)
 
 

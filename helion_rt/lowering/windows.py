@@ -136,16 +136,32 @@ class Windows:
         """(tiles of ``axis`` at most, 0 if nothing bounds them; whether the number is known only at run time)."""
         info = self.program.axes[axis]
         if isinstance(info.begin, Ref):
-            return 0, True
+            outer = self.inside_tile(axis)
+            return (1, False) if outer is not None and self.blocks[self.program.axes[outer].block] == self.blocks[info.block] else (0, True)
         dynamic, begin = isinstance(info.end, Ref), self.value(info.begin)
         end = info.limit if isinstance(info.end, Ref) else self.value(info.end)
         if end is None:
             return 0, True
         return (0, False) if end <= begin else (-(-(end - begin) // self.blocks[info.block]), dynamic)
 
+    def inside_tile(self, axis: int) -> int | None:
+        """The axis that ``axis`` tiles one tile of (``hl.tile(t.begin, t.end)``), without a rest; None where that may be anywhere."""
+        info = self.program.axes[axis]
+        begin, end = (self.defs.get(x.id) if isinstance(x, Ref) else None for x in (info.begin, info.end))
+        if begin is None or end is None or (begin.name, end.name) != ("hl.tile_begin", "hl.tile_end") or begin.args != end.args:
+            return None
+        outer = begin.args[0]
+        assert isinstance(outer, int)
+        around = self.program.axes[outer]
+        bounded = not isinstance(around.begin, Ref) and self.trips(outer)[0] > 0
+        return outer if bounded and self.blocks[around.block] % self.blocks[info.block] == 0 else None
+
     def ragged(self, axis: int) -> bool:
         """Whether the last tile of ``axis`` may reach past its end."""
         info = self.program.axes[axis]
+        outer = self.inside_tile(axis)
+        if outer is not None:
+            return self.ragged(outer)
         if isinstance(info.begin, Ref) or isinstance(info.end, Ref):
             return True
         return (self.value(info.end) - self.value(info.begin)) % self.blocks[info.block] != 0
@@ -197,14 +213,17 @@ class Windows:
         return self.point_axis(element) if isinstance(element, Ref) else None
 
     def point_axis(self, ref: Ref) -> int | None:
-        """The axis whose position ``ref`` is, if it is the begin of an axis of block 1 (the variable of ``hl.grid``)."""
+        """The axis whose tiles ``ref`` counts: a tile's number, or its begin where it is one element (the variable of ``hl.grid``)."""
         op = self.defs.get(ref.id)
         if op is None or op.name not in ("hl.tile_begin", "hl.tile_id"):
             return None
         axis = op.args[0]
         assert isinstance(axis, int)
-        starts_at_zero = self.program.axes[axis].begin == 0
-        return axis if self.blocks[self.program.axes[axis].block] == 1 and (op.name == "hl.tile_begin" or starts_at_zero) else None
+        single = self.blocks[self.program.axes[axis].block] == 1
+        if op.name == "hl.tile_begin":
+            return axis if single else None
+        # On a TPU, numbers of longer tiles stay positions in a whole dimension: it is mostly the last one, where no block is one element.
+        return axis if self.program.axes[axis].begin == 0 and (single or not self.target.is_tpu) else None
 
     def indexed_axes(self, level: Loop | None, nest: tuple[Loop, ...]) -> set[int]:
         """Axes whose position an index map at ``level`` can see."""
@@ -277,7 +296,8 @@ class Windows:
         info = self.program.axes[axis]
         size, (trips, _) = self.blocks[info.block], self.trips(axis)
         if isinstance(info.begin, Ref):
-            room = extent + size - 1  # wherever a tile begins
+            outer = self.inside_tile(axis)
+            room = extent + size - 1 if outer is None else max(extent, self.reach(outer))  # wherever a tile begins
         elif trips == 0:
             start = self.value(info.begin) % size
             room = start + max(1, -(-(extent - start) // size)) * size  # every tile that begins inside
@@ -304,12 +324,21 @@ class Windows:
             room = -(-room // unit) * unit
         return WindowDim(DimKind.WHOLE, room)
 
+    def reach(self, axis: int) -> int:
+        """Where the last tile of an axis that begins at a number ends, its elements that do not exist included."""
+        info = self.program.axes[axis]
+        assert not isinstance(info.begin, Ref)
+        return self.value(info.begin) + self.trips(axis)[0] * self.blocks[info.block]
+
     def is_aligned(self, axis: int, unit: int) -> bool:
-        """Whether every tile of ``axis`` begins at a multiple of ``unit``, or is the only one."""
+        """Whether every tile of ``axis`` begins at a multiple of ``unit``, or is the only one and begins at a number."""
         info, (trips, dynamic) = self.program.axes[axis], self.trips(axis)
-        if unit == 1 or (trips <= 1 and not dynamic):
+        if unit == 1:
             return True
-        return not isinstance(info.begin, Ref) and self.value(info.begin) % unit == 0 and self.blocks[info.block] % unit == 0
+        if isinstance(info.begin, Ref):
+            outer = self.inside_tile(axis)
+            return outer is not None and self.blocks[info.block] % unit == 0 and self.is_aligned(outer, unit)
+        return (trips <= 1 and not dynamic) or (self.value(info.begin) % unit == 0 and self.blocks[info.block] % unit == 0)
 
     def joined(self, accesses: Sequence[Access]) -> Place:
         """One place for all accesses of a tensor that is written: theirs where they agree, else all of it at the grid."""
@@ -348,7 +377,8 @@ class Windows:
             axis = self.axis_of(element)
             if element == Span() or (axis is None and extent == 1 and not isinstance(element, Ref)):
                 continue
-            if axis is None or axis in seen or not self.spans(axis, extent):
+            reached = self.numbers_all if isinstance(element, Ref) else self.spans
+            if axis is None or axis in seen or not reached(axis, extent):
                 return False
             seen.add(axis)
         return not any(loop.dynamic for loop in access.nest)
@@ -367,12 +397,19 @@ class Windows:
         info = self.program.axes[axis]
         return not isinstance(info.end, Ref) and info.begin == 0 and self.value(info.end) == extent
 
+    def numbers_all(self, axis: int, extent: int) -> bool:
+        """Whether the numbers of the tiles of ``axis`` are the positions of a dimension of ``extent``."""
+        return self.program.axes[axis].begin == 0 and self.trips(axis) == (extent, False)
+
     def visits_all(self, tensor: int, place: Place) -> bool:
         """Whether the blocks of ``place`` that are visited are all there are."""
         shape = self.shape(tensor)
         dims = zip(place.window[len(place.window) - len(shape) :], shape, strict=True)
         fixed = place.follows is None or not place.follows.dynamic
-        return fixed and all(d.kind is DimKind.WHOLE or (d.axis is not None and self.spans(d.axis, n)) for d, n in dims)
+        return fixed and all(d.kind is DimKind.WHOLE or (d.axis is not None and self._reached(d, d.axis, n)) for d, n in dims)
+
+    def _reached(self, dim: WindowDim, axis: int, extent: int) -> bool:
+        return self.numbers_all(axis, extent) if dim.kind is DimKind.POINT else self.spans(axis, extent)
 
     def sliced(self, access: Access, window: Window, axes: set[int]) -> bool:
         """Whether one of ``axes`` chooses a part of ``window``."""

@@ -103,7 +103,7 @@ class KernelWriter:
         self.out = Lines()
         region: Region = launch.op.regions[0]
         self.forms = infer_forms(self.program, region, self.shape)
-        self.tags = infer_tags(self.program, region, self.shape, plan.ragged)
+        self.tags = infer_tags(self.program, region, self.shape, launch.windows.ragged)
         self.defs: dict[int, Op] = {r: op for op in walk(region) for r in op.results}
         self.scopes: list[dict[tuple[Any, ...], str]] = [{}]
         self.positions: dict[int, Position] = {}

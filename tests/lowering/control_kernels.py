@@ -169,3 +169,15 @@ def softmax_of_tiles(x, offsets):
         for tile in hl.tile(offsets[segment], offsets[segment + 1], block_size=8):
             out[tile] = torch.softmax(x[tile], 0)
     return out
+
+
+def chunk_products(x, y):
+    """``x @ y`` for each chunk of the shared dimension by itself, stored at the number of the chunk: ``[m, n, chunks]``."""
+    m, k = x.size()
+    out = x.new_zeros([m, y.size(1), 4])
+    for tile_m, tile_n, tile_k in hl.tile([m, y.size(1), k], block_size=[None, None, 16]):
+        acc = hl.zeros([tile_m, tile_n])
+        for inner in hl.tile(tile_k.begin, tile_k.end):
+            acc = torch.addmm(acc, x[tile_m, inner], y[inner, tile_n])
+        out[tile_m, tile_n, tile_k.id] = acc.to(out.dtype)
+    return out

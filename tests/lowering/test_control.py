@@ -187,3 +187,21 @@ def test_a_last_tile_of_unknown_size_is_one_tile() -> None:
             want[i, k] = x[at : min(at + 4, b)].double().sum()
     check(kernels.tile_sums, [x, offsets], want)
     check(kernels.softmax_of_tiles, [x, offsets], torch.cat([torch.softmax(x.double()[a:b], 0) for a, b in segments(offsets)]))
+
+
+@FLOATS_SLOWLY
+@pytest.mark.parametrize("k", [64, 59, 40], ids=["even", "ragged", "fewer chunks than places"])
+@pytest.mark.parametrize("inner", [16, 8, 12], ids=["one tile a chunk", "two tiles a chunk", "tiles with a rest"])
+def test_tiles_of_a_tile(dtype: torch.dtype, k: int, inner: int) -> None:
+    x, y = rand(13, k, dtype=dtype), rand(k, 9, seed=1, dtype=dtype)
+    want = torch.zeros(13, 9, 4)
+    for n, (a, b) in enumerate(zip(x.double().split(16, 1), y.double().split(16, 0), strict=True)):
+        want[:, :, n] = a @ b
+    check(kernels.chunk_products, [x, y], want, blocks=(8, 9, inner))
+
+
+def test_the_only_tile_of_a_tile_is_no_loop() -> None:
+    program = program_of(kernels.chunk_products, [rand(13, 64), rand(64, 9)])
+    source = lowering.lower(program, Config(block_sizes=[8, 9, 16], loop_strategies=["fori"]), CPU).source
+    assert "fori_loop" not in source and "jnp.clip" not in source and "_mask(load" not in source
+    assert "(8, 9, None,)" in source  # of the result, a step holds its own chunk

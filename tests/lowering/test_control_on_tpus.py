@@ -37,6 +37,7 @@ CASES = [
     Case(kernels.stored_where, lambda d: [rand(6, 10, dtype=d), ints(1, 0, -1, 2, 0, -3)]),
     Case(kernels.counted, lambda d: [ints(3, 0, 5, 1), rand(7, dtype=d)], (4,)),
     Case(kernels.scaled_segments, lambda d: [rand(300, dtype=d), ints(3, 7, 7, 200, 290)], (40,)),
+    Case(kernels.chunk_products, lambda d: [rand(16, 59, dtype=d), rand(59, 128, seed=1, dtype=d)], (16, 128, 16)),
 ]
 EVERY = pytest.mark.parametrize("case", CASES, ids=lambda case: case.kernel.__name__)
 

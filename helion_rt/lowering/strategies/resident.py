@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ...program.ir import Op, Region
+from ...program.ir import Op, Ref, Region
 from ...program.regions import bodies_of, inits_of
 from ..windows import Loop
 from ..writer import KernelWriter, Position
@@ -63,7 +63,8 @@ def bind_positions(w: KernelWriter, loop: Loop, step: str, *, static: bool = Fal
             id = f"({step} // {stride})"
         if id != "0" and stride * trips < loop.steps:
             id = f"({id} % {trips})"
-        w.positions[axis] = Position(id, w.begin_of(axis, id), static)
+        begins_at_number = not isinstance(w.program.axes[axis].begin, Ref)
+        w.positions[axis] = Position(id, w.begin_of(axis, id), static and begins_at_number)
 
 
 def bind_results(w: KernelWriter, op: Op, text: str) -> None:
