@@ -16,6 +16,7 @@ slow: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m pytest -q -m long tests/fuzz
+	$(BIN)/python -m scripts.fuzz_records --seconds 600
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ import jax
 import torch
 
 from helion_rt import database, lowering
+from helion_rt.database.tiers import Tiers
 from helion_rt.exc import HelionError
 from helion_rt.program.ir import Program, walk
 from helion_rt.runtime import prepare
@@ -41,7 +42,7 @@ def captured(kernel: Any, args: Sequence[Any], rounds: int) -> tuple[float, Prog
     """Least time to capture, seconds (the first, which imports, is left out), and the program."""
     bound, times = kernel.bound(*args), []
     with TemporaryDirectory() as folder:
-        tier = database.open_local(Path(folder))
+        tier = Tiers(database.open_local(Path(folder)))
         found = prepare.find_program(kernel, bound, kernel.settings, tier, stored=False)
         for _ in range(rounds):
             start = time.perf_counter()

@@ -14,8 +14,10 @@ from ._version import __version__
 if TYPE_CHECKING:
     from . import exc, language
     from .config import Config, LoopStrategy
+    from .runtime.explain import explain
     from .runtime.helpers import aot_kernel, cdiv, next_power_of_2
     from .runtime.kernel import Kernel, kernel
+    from .runtime.sharing import share, tier_status
     from .runtime.status import process_counters, status, wait_for_tuning
     from .schedule.api import estimate
     from .settings import Settings
@@ -28,17 +30,20 @@ _HOMES = {
     "aot_kernel": "runtime.helpers",
     "cdiv": "runtime.helpers",
     "estimate": "schedule.api",
+    "explain": "runtime.explain",
     "kernel": "runtime.kernel",
     "next_power_of_2": "runtime.helpers",
     "process_counters": "runtime.status",
+    "share": "runtime.sharing",
     "status": "runtime.status",
+    "tier_status": "runtime.sharing",
     "wait_for_tuning": "runtime.status",
 }
 _MODULES = ("autotuner", "database", "exc", "kernels", "language", "lowering", "runtime", "schedule", "targets")
 
 __all__ = [
-    "Config", "Kernel", "LoopStrategy", "Settings", "__version__", "aot_kernel", "cdiv", "estimate", "exc", "kernel", "language",
-    "next_power_of_2", "process_counters", "status", "wait_for_tuning",
+    "Config", "Kernel", "LoopStrategy", "Settings", "__version__", "aot_kernel", "cdiv", "estimate", "exc", "explain", "kernel", "language",
+    "next_power_of_2", "process_counters", "share", "status", "tier_status", "wait_for_tuning",
 ]  # fmt: skip
 
 

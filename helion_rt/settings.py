@@ -18,6 +18,19 @@
                          standard error unless the process has set up logging itself
 ``HELION_RT_REFERENCE``  ``1``: kernels run their own source eagerly in torch, tile by tile, for debugging with print and
                          pdb (read when a kernel meets arguments of a new kind); ``0`` (default): they are compiled
+``HELION_RT_SHARED``     where the cluster shares what it has tuned: one URL or several, with spaces or commas between them:
+                         ``file:///mnt/tuning``, ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``redis://host:6379/0``,
+                         ``rediss://...`` (default: nowhere)
+``HELION_RT_TIERS``      what is done with a tier, e.g. ``shared=read-only,shipped=off``. Tiers: ``local``, ``shared``, ``shipped``;
+                         modes: ``write-through`` (default: read and written), ``read-only``, ``off``. ``shipped`` is never written
+``HELION_RT_SIGNING_KEY``  a secret of at least 16 characters: what this process stores is signed with it (HMAC-SHA256), and what is
+                         signed with another is a miss
+``HELION_RT_SIGNING_KEY_FILE``  the same from a file; refused if anybody but its owner and group can read it, or anybody but its owner
+                         can write it
+``HELION_RT_SIGNED_ONLY``  ``1``: what is not signed is a miss, in every tier; ``0`` (default): it is taken
+``HELION_RT_LEASE_SECONDS``  after this long another process of the cluster takes over the key of a tuner that died (default 60)
+``HELION_RT_RECORD_KEYS``  a file to which the signatures that live traffic asks for are appended, one a line, for
+                         ``helion-rt prewarm`` (default: none)
 =======================  =====================================================================================
 
 An empty variable counts as unset.
@@ -29,6 +42,8 @@ import difflib
 import enum
 import math
 import os
+import re
+import stat
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -49,7 +64,20 @@ RUNTIME_DIR = "HELION_RT_RUNTIME_DIR"
 CACHE_DIR = "HELION_RT_CACHE_DIR"
 LOG = "HELION_RT_LOG"
 REFERENCE = "HELION_RT_REFERENCE"
-VARIABLES = (TUNE, TUNE_SECONDS, TUNE_AFTER, STRICT, MEASURE_ON_DEVICE, WORKER_GB, RUNTIME_DIR, CACHE_DIR, LOG, REFERENCE)
+SHARED = "HELION_RT_SHARED"
+TIERS = "HELION_RT_TIERS"
+SIGNING_KEY = "HELION_RT_SIGNING_KEY"
+SIGNING_KEY_FILE = "HELION_RT_SIGNING_KEY_FILE"
+SIGNED_ONLY = "HELION_RT_SIGNED_ONLY"
+LEASE_SECONDS = "HELION_RT_LEASE_SECONDS"
+RECORD_KEYS = "HELION_RT_RECORD_KEYS"
+VARIABLES = (
+    TUNE, TUNE_SECONDS, TUNE_AFTER, STRICT, MEASURE_ON_DEVICE, WORKER_GB, RUNTIME_DIR, CACHE_DIR, LOG, REFERENCE, SHARED, TIERS,
+    SIGNING_KEY, SIGNING_KEY_FILE, SIGNED_ONLY, LEASE_SECONDS, RECORD_KEYS,
+)  # fmt: skip
+
+MIN_SIGNING_KEY = 16  # bytes
+MAX_SIGNING_KEY = 4096
 
 
 class TuneMode(enum.Enum):
@@ -65,6 +93,31 @@ class Switch(enum.Enum):
 
     ON = "1"
     OFF = "0"
+
+
+class TierMode(enum.Enum):
+    """What is done with a tier of the tuning database."""
+
+    WRITE_THROUGH = "write-through"  # it is read, and what is tuned is written to it
+    READ_ONLY = "read-only"
+    OFF = "off"
+
+    @property
+    def reads(self) -> bool:
+        return self is not TierMode.OFF
+
+    @property
+    def writes(self) -> bool:
+        return self is TierMode.WRITE_THROUGH
+
+
+@dataclass(frozen=True)
+class TierModes:
+    """The mode of each tier. ``shipped`` is never written."""
+
+    local: TierMode = TierMode.WRITE_THROUGH
+    shared: TierMode = TierMode.WRITE_THROUGH
+    shipped: TierMode = TierMode.READ_ONLY
 
 
 class LogLevel(enum.Enum):
@@ -107,7 +160,8 @@ IGNORED_HELION_SETTINGS = frozenset(
 )
 
 _PER_PROCESS = {"cache_dir": CACHE_DIR, "log_level": LOG, "reference": REFERENCE, "worker_gb": WORKER_GB, "runtime_dir": RUNTIME_DIR,
-                "measure_on_device": MEASURE_ON_DEVICE}  # fmt: skip
+                "measure_on_device": MEASURE_ON_DEVICE, "shared": SHARED, "tiers": TIERS, "signing_key": SIGNING_KEY,
+                "signed_only": SIGNED_ONLY, "lease_seconds": LEASE_SECONDS, "record_keys": RECORD_KEYS}  # fmt: skip
 
 
 def default_cache_dir() -> Path:
@@ -132,6 +186,9 @@ class Settings:
     ``ignored`` names Helion settings that were given and mean nothing here. ``tune_seconds`` is the budget for tuning one
     signature, ``tune_after`` the calls that make it worth that; ``strict`` allows swaps only between configs whose results are
     bitwise equal on the trial inputs. ``worker_gb``: None is half of the machine's memory.
+
+    ``shared`` (URLs), ``tiers``, ``signing_key``, ``signed_only``, ``lease_seconds`` and ``record_keys`` belong to the process as well.
+    Neither the key nor a password in a URL is in ``repr()`` or ``to_dict()``.
     """
 
     tune: TuneMode = TuneMode.BACKGROUND
@@ -144,6 +201,12 @@ class Settings:
     measure_on_device: bool = False
     worker_gb: float | None = None
     runtime_dir: Path = field(default_factory=default_runtime_dir)
+    shared: tuple[str, ...] = field(default=(), repr=False)
+    tiers: TierModes = TierModes()
+    signing_key: bytes | None = field(default=None, repr=False)
+    signed_only: bool = False
+    lease_seconds: float = 60.0
+    record_keys: Path | None = None
     static_shapes: bool = True
     index_dtype: Any = None
     dot_precision: DotPrecision | None = None
@@ -175,7 +238,7 @@ class Settings:
             chosen["log_level"] = _choice(LOG, text, LogLevel)
         if text := env.get(REFERENCE, "").strip():
             chosen["reference"] = _choice(REFERENCE, text, Switch) is Switch.ON
-        return cls(**chosen)
+        return cls(**chosen, **_database_settings(env))
 
     def for_kernel(
         self,
@@ -199,7 +262,8 @@ class Settings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for status reports and JSON."""
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        plain = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
+        return {**plain, "shared": list(map(without_password, self.shared)), "signing_key": "set" if self.signing_key else None}
 
 
 def _kernel_setting(name: str, value: Any) -> Any:
@@ -287,9 +351,94 @@ def _warnings(value: Any) -> tuple[type[Warning], ...]:
     return items
 
 
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://.", re.ASCII)
+
+
+def urls(name: str, text: str) -> tuple[str, ...]:
+    """The URLs of ``text``, with spaces or commas between them, each once. Raises ``ConfigError`` for what is no URL."""
+    found = tuple(dict.fromkeys(part for part in re.split(r"[\s,]+", text) if part))
+    for url in found:
+        if not _URL.match(url):
+            raise ConfigError(
+                f"{name}: {without_password(url)!r:.200} is no URL",
+                hint=f"for a folder {name}=file:///mnt/tuning; others: s3://bucket/prefix, gs://bucket/prefix, redis://host:6379/0",
+            )
+    return found
+
+
+def without_password(url: str) -> str:
+    """``url`` as it may be shown: hidden is whatever stands between ``://`` and the last ``@``, and secrets among its parameters."""
+    return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", re.sub(r"(?<=://).*@", "***@", url))
+
+
+def _database_settings(env: Mapping[str, str]) -> dict[str, Any]:
+    """What the environment says of the tuning database's tiers."""
+    chosen: dict[str, Any] = {}
+    if text := env.get(SHARED, "").strip():
+        chosen["shared"] = urls(SHARED, text)
+    if text := env.get(TIERS, "").strip():
+        chosen["tiers"] = _tier_modes(text)
+    if text := env.get(LEASE_SECONDS, "").strip():
+        chosen["lease_seconds"] = _above_zero(LEASE_SECONDS, text, "seconds", "60")
+    if text := env.get(RECORD_KEYS, "").strip():
+        chosen["record_keys"] = _directory(RECORD_KEYS, text)
+    key, file = env.get(SIGNING_KEY, "").strip(), env.get(SIGNING_KEY_FILE, "").strip()
+    if key and file:
+        raise ConfigError(f"{SIGNING_KEY} and {SIGNING_KEY_FILE} are both set", hint="unset one of them")
+    if key or file:
+        chosen["signing_key"] = _signing_key(SIGNING_KEY, key.encode()) if key else _key_in_file(_directory(SIGNING_KEY_FILE, file))
+    if text := env.get(SIGNED_ONLY, "").strip():
+        chosen["signed_only"] = _choice(SIGNED_ONLY, text, Switch) is Switch.ON
+        if chosen["signed_only"] and "signing_key" not in chosen:
+            raise ConfigError(f"{SIGNED_ONLY}=1 without a key: nothing could be read", hint=f"set {SIGNING_KEY_FILE} or {SIGNING_KEY}")
+    return chosen
+
+
+def _tier_modes(text: str) -> TierModes:
+    chosen: dict[str, TierMode] = {}
+    names = [f.name for f in fields(TierModes)]
+    for part in filter(None, re.split(r"[\s,]+", text)):
+        tier, equals, mode = part.partition("=")
+        if tier not in names or not equals:
+            hint = f"tiers: {', '.join(names)}; for example {TIERS}=shared=read-only"
+            raise ConfigError(f"{TIERS}: {part!r:.80} names no tier", hint=hint)
+        chosen[tier] = _choice(f"{TIERS}: {tier}", mode, TierMode)
+    if chosen.get("shipped") is TierMode.WRITE_THROUGH:
+        hint = "shipped records are part of the package: read-only or off"
+        raise ConfigError(f"{TIERS}: shipped=write-through is not allowed", hint=hint)
+    return TierModes(**chosen)
+
+
+def _signing_key(name: str, secret: bytes) -> bytes:
+    if not MIN_SIGNING_KEY <= len(secret) <= MAX_SIGNING_KEY:
+        raise ConfigError(
+            f"{name} holds {len(secret)} bytes; a signing key has {MIN_SIGNING_KEY} to {MAX_SIGNING_KEY}",
+            hint="for example 32 random bytes as hex: openssl rand -hex 32",
+        )
+    return secret
+
+
+def _key_in_file(path: Path) -> bytes:
+    """The signing key in a file, without white space around it. Raises ``ConfigError`` where others may read or change the file."""
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode):
+                raise ConfigError(f"{SIGNING_KEY_FILE}={path} is no file")
+            if found.st_mode & (stat.S_IRWXO | stat.S_IWGRP):
+                hint = f"chmod 600 {path}, and make a new key if somebody may have read it"
+                raise ConfigError(f"{SIGNING_KEY_FILE}={path} can be read or changed by others ({stat.filemode(found.st_mode)})", hint=hint)
+            secret = file.read(MAX_SIGNING_KEY + 64).strip()
+    except OSError as error:
+        raise ConfigError(f"{SIGNING_KEY_FILE}={path} cannot be read: {error.strerror or error}") from None
+    return _signing_key(SIGNING_KEY_FILE, secret)
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, enum.Enum):
         return value.value
+    if isinstance(value, TierModes):
+        return {f.name: getattr(value, f.name).value for f in fields(value)}
     if isinstance(value, tuple):
         return [item.__name__ if isinstance(item, type) else item for item in value]
     return value if value is None or isinstance(value, (bool, int, float, str)) else str(value)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from helion_rt.exc import ConfigError, TensorOperationInWrapper
-from helion_rt.settings import DotPrecision, LogLevel, Settings, TuneMode, default_cache_dir
+from helion_rt.settings import DotPrecision, LogLevel, Settings, TierMode, TierModes, TuneMode, default_cache_dir, without_password
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -94,3 +95,71 @@ def test_as_plain_data() -> None:
 def test_a_home_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="HELION_RT_CACHE_DIR='~no_such_user"):
         Settings.from_env({"HELION_RT_CACHE_DIR": "~no_such_user_of_helion_rt/x"})
+
+
+def test_shared_tiers_and_their_modes() -> None:
+    env = {"HELION_RT_SHARED": "file:///mnt/a, redis://u:secret@host:1/0 file:///mnt/a", "HELION_RT_TIERS": "shared=read-only, shipped=off"}
+    settings = Settings.from_env({**env, "HELION_RT_LEASE_SECONDS": "5", "HELION_RT_RECORD_KEYS": "~/keys.jsonl"})
+    assert settings.shared == ("file:///mnt/a", "redis://u:secret@host:1/0")
+    assert settings.tiers == TierModes(shared=TierMode.READ_ONLY, shipped=TierMode.OFF) and settings.lease_seconds == 5.0
+    assert settings.record_keys == Path.home() / "keys.jsonl"
+    assert settings.to_dict()["shared"] == ["file:///mnt/a", "redis://***@host:1/0"]
+    assert settings.to_dict()["tiers"] == {"local": "write-through", "shared": "read-only", "shipped": "off"}
+    assert "secret" not in repr(settings) and hash(settings) == hash(dataclasses.replace(settings))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://:p@ss/w@host/0", "redis://***@host/0"),
+        ("s3://bucket/x?secret_key=abc&region=eu", "s3://bucket/x?secret_key=***&region=eu"),
+        ("file:///mnt/a", "file:///mnt/a"),
+    ],
+)
+def test_passwords_are_not_shown(url: str, shown: str) -> None:
+    assert without_password(url) == shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("HELION_RT_SHARED", "/mnt/tuning", "file:///mnt/tuning"),
+        ("HELION_RT_TIERS", "remote=off", "local, shared, shipped"),
+        ("HELION_RT_TIERS", "shared", "shared=read-only"),
+        ("HELION_RT_TIERS", "shared=sometimes", "write-through, read-only, off"),
+        ("HELION_RT_TIERS", "shipped=write-through", "read-only or off"),
+        ("HELION_RT_LEASE_SECONDS", "0", "above 0"),
+        ("HELION_RT_SIGNED_ONLY", "1", "HELION_RT_SIGNING_KEY_FILE"),
+        ("HELION_RT_SIGNING_KEY", "short", "5 bytes"),
+        ("HELION_RT_SIGNING_KEY_FILE", "/nowhere/at/all", "cannot be read"),
+    ],
+)
+def test_bad_settings_of_the_database_are_named(name: str, value: str, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Settings.from_env({name: value})
+    assert name in str(caught.value) and words in str(caught.value)
+
+
+def test_a_signing_key_comes_from_a_file_that_others_cannot_read(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b"0123456789abcdef0123\n")
+    env = {"HELION_RT_SIGNING_KEY_FILE": str(file), "HELION_RT_SIGNED_ONLY": "1"}
+    for mode, allowed in [(0o600, True), (0o400, True), (0o440, True), (0o644, False), (0o660, False), (0o602, False)]:
+        file.chmod(mode)
+        if allowed:
+            settings = Settings.from_env(env)
+            assert settings.signing_key == b"0123456789abcdef0123" and settings.signed_only
+            assert "0123456789" not in repr(settings) + str(settings.to_dict()) and settings.to_dict()["signing_key"] == "set"
+        else:
+            with pytest.raises(ConfigError, match="read or changed by others"):
+                Settings.from_env(env)
+    file.chmod(0o600)
+    with pytest.raises(ConfigError, match="both set"):
+        Settings.from_env({**env, "HELION_RT_SIGNING_KEY": "0123456789abcdef"})
+    with pytest.raises(ConfigError, match="Is a directory"):
+        Settings.from_env({"HELION_RT_SIGNING_KEY_FILE": str(tmp_path)})
+
+
+def test_tiers_belong_to_the_process() -> None:
+    with pytest.raises(ConfigError, match="belongs to the process"):
+        Settings().for_kernel({"shared": "file:///mnt/a"})

@@ -19,12 +19,15 @@ from typing import Any
 from helion_rt import settings as settings_module
 from helion_rt import targets
 from helion_rt._version import __version__
-from helion_rt.database import open_local
+from helion_rt.database import Key, Trust, open_local
 from helion_rt.database.paths import is_network_file_system
+from helion_rt.database.shared import open_shared
+from helion_rt.database.store import StoreError
 from helion_rt.exc import HelionError
-from helion_rt.settings import Settings, TuneMode
+from helion_rt.settings import Settings, TuneMode, without_password
 
 _PACKAGES = ("torch", "jax", "jaxlib", "libtpu", "numpy")
+_NOBODYS = Key("0" * 64, "helion-rt doctor", "", "")
 _LITTLE_SPACE = 200 << 20  # bytes
 
 
@@ -60,13 +63,16 @@ def examine(environ: Mapping[str, str]) -> dict[str, Any]:
     problems += backend_problem
     cache = _cache(settings.cache_dir)
     problems += cache.pop("problems")
-    warnings = [*cache.pop("warnings"), *_environment_traps(environ, settings, versions)]
+    shared = [_shared(url, settings) for url in settings.shared if settings.tiers.shared.reads]
+    unreachable = [f"the shared tier {tier['url']} cannot be used: {tier['reason']}" for tier in shared if tier["reason"]]
+    warnings = [*cache.pop("warnings"), *unreachable, *_environment_traps(environ, settings, versions)]
     return {
         "versions": versions,
         "backend": backend,
         "targets": compiled,
         "settings": settings.to_dict(),
         "cache": cache,
+        "shared": shared,
         "warnings": warnings,
         "problems": problems,
     }
@@ -142,6 +148,21 @@ def _cache(directory: Path) -> dict[str, Any]:
     }
 
 
+def _shared(url: str, settings: Settings) -> dict[str, Any]:
+    """Whether a shared tier answers, in how many milliseconds, and why not."""
+    found = {"url": without_password(url), "mode": settings.tiers.shared.value, "ms": None, "reason": None}
+    try:
+        tier = open_shared(url, trust=Trust.from_settings(settings))
+        tier.get(_NOBODYS)  # connects
+        start = time.perf_counter()
+        tier.get(_NOBODYS)
+        found["ms"] = round((time.perf_counter() - start) * 1e3, 3)
+        tier.close()
+    except (HelionError, StoreError) as error:
+        found["reason"] = str(error)
+    return found
+
+
 def _environment_traps(environ: Mapping[str, str], settings: Settings, versions: Mapping[str, str | None]) -> list[str]:
     traps = []
     for name in environ:
@@ -191,6 +212,9 @@ def _show(report: dict[str, Any]) -> None:
     cache = report["cache"]
     held = f"{cache['records']} records" if cache["records"] is not None else "nothing yet"
     console.print(f"cache: {escape(cache['directory'])}, {held}, {cache['free_bytes'] >> 20} MiB free", soft_wrap=True)
+    for tier in report["shared"]:
+        answers = f"answers in {tier['ms']:.3g} ms" if tier["reason"] is None else "cannot be used"
+        console.print(f"shared: {escape(tier['url'])}, {tier['mode']}, {answers}", soft_wrap=True)
     for warning in report["warnings"]:
         console.print(f"[yellow]warning:[/yellow] {escape(warning)}", soft_wrap=True)
     for problem in report["problems"]:

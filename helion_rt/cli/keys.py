@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import json
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from helion_rt.exc import HelionError, InputError
 
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
     from helion_rt.targets import Target
     from helion_rt.tuning.pool import Workers
 
+_Kind = TypeVar("_Kind", list, dict)
+
 
 @dataclass(frozen=True)
 class Entry:
-    """One key to fill: a kernel as it was named, its arguments (shape-likes and values), a target.
+    """One key to fill: a kernel as it was named, its arguments (shape-likes and values), a target; ``kwargs``: those by name only.
 
     ``problem``: why the kernel or an argument cannot be had; then ``kernel`` is None.
     """
@@ -34,6 +38,7 @@ class Entry:
     args: tuple[Any, ...]
     target: Target
     problem: str = ""
+    kwargs: dict[str, Any] = field(default_factory=dict)
 
     @property
     def short_name(self) -> str:
@@ -41,10 +46,11 @@ class Entry:
 
     def arguments(self) -> str:
         """``4096x4096 bfloat16, 3.0``."""
-        return ", ".join(_shown(a) for a in self.args)
+        return ", ".join([*map(_shown, self.args), *(f"{name}={_shown(a)}" for name, a in self.kwargs.items())])
 
     def label(self) -> str:
-        return f"{self.short_name}({', '.join(_shape(a) for a in self.args)}) on {self.target}"
+        told = [*map(_shape, self.args), *(f"{name}={_shape(a)}" for name, a in self.kwargs.items())]
+        return f"{self.short_name}({', '.join(told)}) on {self.target}"
 
 
 @dataclass(frozen=True)
@@ -102,13 +108,23 @@ def load_kernel(spec: str, folder: Path) -> Kernel:
 
 
 def argument(item: Any, kernel: str) -> Any:
-    """An argument of a manifest: ``{shape = [...], dtype = "..."}`` as a shape-like, ``{value = ...}`` as it is. Raises ``InputError``."""
+    """An argument of a manifest. Raises ``InputError``.
+
+    ``{shape = [...], dtype = "..."}`` is a shape-like, ``{value = ...}`` what it says; ``{items = [...]}`` is a tuple of arguments,
+    ``{dtype = "bfloat16"}`` a dtype of torch, ``{float = "inf"}`` a number that JSON cannot hold.
+    """
     import jax
     import ml_dtypes  # noqa: F401  (registers bfloat16 with NumPy)
     import numpy as np
 
     if isinstance(item, dict) and item.keys() == {"value"}:
         return item["value"]
+    if isinstance(item, dict) and item.keys() == {"items"} and isinstance(item["items"], list):
+        return tuple(argument(inner, kernel) for inner in item["items"])
+    if isinstance(item, dict) and item.keys() == {"float"} and item["float"] in ("inf", "-inf", "nan"):
+        return float(item["float"])
+    if isinstance(item, dict) and item.keys() == {"dtype"}:
+        return _torch_dtype(item["dtype"], kernel)
     if isinstance(item, dict) and item.keys() == {"shape", "dtype"}:
         try:
             return jax.ShapeDtypeStruct(tuple(map(int, item["shape"])), np.dtype(item["dtype"]))
@@ -117,10 +133,35 @@ def argument(item: Any, kernel: str) -> Any:
     raise InputError(f'{kernel}: an argument is {{shape = [...], dtype = "..."}} or {{value = ...}}, not {item!r}')
 
 
-def entry(spec: str, arguments: Sequence[Any], target: Target, folder: Path) -> Entry:
+def arguments_of(option: str, text: str, kind: type[_Kind]) -> _Kind:
+    """The list or table that an option of the command line holds, in JSON or TOML. Raises ``ValueError``."""
+    name = {list: "list", dict: "table"}[kind]
+    try:
+        found = json.loads(text)
+    except ValueError:
+        try:
+            found = tomllib.loads(f"args = {text}")["args"]
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"{option} is a {name} in TOML or JSON, not {text!r:.200}: {error}") from error
+    if not isinstance(found, kind):
+        raise ValueError(f"{option} is a {name}, not {text!r:.200}")
+    return found
+
+
+def _torch_dtype(name: Any, kernel: str) -> Any:
+    import torch
+
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise InputError(f"{kernel}: torch has no dtype {name!r:.80}", hint="for example float32, bfloat16, int32")
+    return found
+
+
+def entry(spec: str, arguments: Sequence[Any], target: Target, folder: Path, named: Mapping[str, Any] | None = None) -> Entry:
     """An entry, or why it cannot be had."""
     try:
-        return Entry(spec, load_kernel(spec, folder), tuple(argument(a, spec) for a in arguments), target)
+        kwargs = {name: argument(item, spec) for name, item in (named or {}).items()}
+        return Entry(spec, load_kernel(spec, folder), tuple(argument(a, spec) for a in arguments), target, kwargs=kwargs)
     except (HelionError, ValueError) as error:
         return Entry(spec, None, (), target, str(error))
 
@@ -138,7 +179,7 @@ def fill(
         from helion_rt.runtime import ahead
 
         terms = ahead.Terms(seconds, again, lambda event: view.event(key, event), stop)
-        filled = ahead.fill(what.kernel, what.args, what.target, workers, terms)
+        filled = ahead.fill(what.kernel, what.args, what.target, workers, terms, what.kwargs)
         result = _result(what, filled, time.monotonic() - begin)
     except Exception as error:
         reason = what.problem or f"{type(error).__name__}: {error}"
@@ -173,10 +214,14 @@ def _result(what: Entry, filled: Filled, spent: float) -> Result:
 
 
 def _shown(argument: Any) -> str:
+    if isinstance(argument, tuple):
+        return f"({', '.join(map(_shown, argument))})"
     return f"{_shape(argument)} {argument.dtype}" if hasattr(argument, "shape") else repr(argument)
 
 
 def _shape(argument: Any) -> str:
+    if isinstance(argument, tuple):
+        return f"({', '.join(map(_shape, argument))})"
     return "x".join(map(str, argument.shape)) if hasattr(argument, "shape") else repr(argument)
 
 

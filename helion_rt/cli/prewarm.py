@@ -1,6 +1,6 @@
 """``helion-rt prewarm``: fill the tuning database before the service starts.
 
-The manifest is TOML or JSON::
+The manifest is TOML or JSON, or JSON Lines as HELION_RT_RECORD_KEYS=FILE.jsonl writes them while a service runs::
 
     targets = ["cpu", "tpu7x"]                      # optional; --target overrides
     seconds_each = 30                               # optional; --seconds-each overrides
@@ -8,11 +8,15 @@ The manifest is TOML or JSON::
     [[kernels]]
     kernel = "my_package.kernels:softmax"           # or "kernels.py:softmax", relative to the manifest
     args = [{ shape = [4096, 2560], dtype = "float32" }, { value = 1e-6 }]
+    kwargs = { causal = { value = true } }          # optional; parameters that are given by name only
 
 The machine's own target is tuned and measured. For a TPU that is not here a worker compiles the candidates with libtpu, and the
 compiler's own schedule says what they take: what is stored is labelled ``scheduled`` (``modelled`` where there is no schedule).
 Each record is stored when it is found, so what was done stays done after a crash or Ctrl-C, and is not done again.
 The exit status is 0 only if every key is filled.
+
+With --check nothing is tuned or stored: the exit status is 0 only if some tier has a record of every key that serves here, found under
+today's toolchain.
 """
 
 from __future__ import annotations
@@ -22,8 +26,7 @@ import json
 import sys
 import threading
 import time
-import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,7 +35,8 @@ from typing import TYPE_CHECKING, Any
 from helion_rt.exc import HelionError
 from helion_rt.targets import host
 
-from .keys import Entry, Result, entry, fill
+from . import manifest
+from .keys import Entry, Result, fill
 from .live import View, view
 
 if TYPE_CHECKING:
@@ -59,6 +63,7 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--within", type=seconds, metavar="MINUTES", help="for all keys together: each gets its share of what is left")
     parser.add_argument("--jobs", type=int, choices=(1, 2, 3, 4), help="keys for absent TPUs at a time (default: 2, on one core 1)")
     parser.add_argument("--again", action="store_true", help="also keys that the database has an answer for")
+    parser.add_argument("--check", action="store_true", help="tune nothing: exit 1 with the keys that no tier has a good record of")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write an HTML report; also tries each target's winner on the others")
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -107,12 +112,16 @@ def run(args: argparse.Namespace) -> int:
     try:
         if args.report is not None:
             check_report(args.report)
-        data = _load(args.manifest)
-        entries = list(read_manifest(data, args.manifest.parent, args.target))
-        budget = args.seconds_each or _seconds_of(data)
+        data = manifest.load(args.manifest)
+        entries = list(manifest.entries(data, args.manifest.parent, args.target))
+        budget = args.seconds_each or manifest.seconds_of(data)
     except (HelionError, OSError, ValueError) as error:
         print(f"helion-rt: {args.manifest}: {error}", file=sys.stderr)
         return 2
+    if args.check:
+        from . import check
+
+        return check.run(entries, args.json)
     begin = time.monotonic()
     within = args.within * 60 if args.within is not None else None
     work = Work(entries, budget, args.again, None if within is None else begin + within * (1 if args.report is None else FILLING_SHARE))
@@ -151,25 +160,6 @@ def _tell(work: Work, args: argparse.Namespace, spent: float) -> None:
     for result in done:
         if not result.filled:
             print(f"not filled: {result.entry}: {result.status}", file=sys.stderr)
-
-
-def read_manifest(data: dict[str, Any], folder: Path, only: list[str] | None) -> Iterator[Entry]:
-    """The entries of a manifest, for the targets ``only`` or its own or this machine's. A kernel that cannot be had is an entry
-    with a problem; raises ``ValueError`` or ``HelionError`` for a manifest that makes no sense."""
-    from helion_rt import targets
-
-    names = only or data.get("targets") or [targets.detect().name]
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f'expected targets = ["cpu", ...], a list of names, not {names!r:.80}')
-    wanted = list(dict.fromkeys(map(targets.get, names)))
-    listed = data.get("kernels")
-    if not isinstance(listed, list) or not listed:
-        raise ValueError("expected a list 'kernels' with at least one entry")
-    for number, item in enumerate(listed, 1):
-        if not isinstance(item, dict) or not isinstance(item.get("kernel"), str) or not isinstance(item.get("args"), list):
-            raise ValueError(f'kernel {number}: expected kernel = "module:name" and args = [...]')
-        for target in wanted:
-            yield entry(item["kernel"], item["args"], target, folder)
 
 
 def fill_all(work: Work, jobs: int, shown: View) -> None:
@@ -285,20 +275,3 @@ def write_report(path: Path, work: Work, title: str = "helion_rt prewarm report"
         report.write(path, searches, [crossing for crossing in work.crossings if crossing is not None], title)
     except OSError as error:
         print(f"helion-rt: the report cannot be written: {error}", file=sys.stderr)
-
-
-def _seconds_of(data: dict[str, Any]) -> float:
-    from helion_rt.settings import Settings
-
-    value = data.get("seconds_each", Settings.from_env().tune_seconds)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
-        raise ValueError(f"expected seconds_each = a number above 0, not {value!r:.80}")
-    return float(value)
-
-
-def _load(path: Path) -> dict[str, Any]:
-    text = path.read_text()
-    data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    if not isinstance(data, dict):
-        raise ValueError("expected a table at the top")
-    return data

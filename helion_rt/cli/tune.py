@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tomllib
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 from helion_rt.exc import HelionError
 
 from . import prewarm
-from .keys import Entry, Result, argument, load_kernel
+from .keys import Entry, Result, argument, arguments_of, load_kernel
 from .live import view
 
 
@@ -47,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
             prewarm.check_report(args.report)
         wanted = list(dict.fromkeys(map(targets.get, args.target or [targets.detect()])))
         kernel = load_kernel(args.kernel, Path.cwd())
-        arguments = tuple(argument(item, args.kernel) for item in _list(args.args))
+        arguments = tuple(argument(item, args.kernel) for item in arguments_of("--args", args.args, list))
         budget = args.seconds or Settings.from_env().tune_seconds
     except (HelionError, OSError, ValueError) as error:
         print(f"helion-rt: {error}", file=sys.stderr)
@@ -94,17 +93,3 @@ def _print(result: Result, default: dict[str, Any] | None) -> None:
     gain = f"{ratio(result.gain)} the default's speed" if result.config is not None else "none: the default stays"
     print(f"  gain       {gain}, by {result.evidence} times; {result.candidates_tried} candidates in {result.seconds:.0f} s")
     print(f"  stored as  {result.key}")
-
-
-def _list(text: str) -> list[Any]:
-    """The arguments of ``--args``, JSON or TOML. Raises ``ValueError``."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        try:
-            found = tomllib.loads(f"args = {text}")["args"]
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"--args is a list in TOML or JSON, not {text!r:.200}: {error}") from error
-    if not isinstance(found, list):
-        raise ValueError(f"--args is a list, not {text!r:.200}")
-    return found

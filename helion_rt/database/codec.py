@@ -1,7 +1,12 @@
-"""Records and programs as bytes. What is read is checked in this order: size, magic, version, checksum, syntax, schema.
+"""Records and programs as bytes. What is read is checked in this order: size, magic, kind, checksum, version, syntax, schema.
 
-Layout: ``HLRT``, a byte for the kind, a byte for the version, SHA-256 of all that and the payload (32 bytes), payload
+Layout: ``HLRT``, a byte for the kind, a byte for the major version, SHA-256 of all that and the payload (32 bytes), payload
 (msgpack). Nothing that is read is ever executed: no pickle, no extension types, no hooks.
+
+Versions. The layout above, and the largest sizes, are those of every major version to come, so that each can tell an entry of a newer
+one (``NewerRecord``: a miss, never set aside, never overwritten) from a damaged one. A new major is for what older versions would
+misread. A new field is a new minor: ``minor`` in the payload, absent while it is 0, is the lowest that knows every field in
+it. Of a newer minor, fields that are not known are kept in ``Record.extra`` and written back.
 """
 
 from __future__ import annotations
@@ -14,9 +19,17 @@ from typing import Any, TypeVar
 import msgpack
 
 from .key import Key, pack
-from .record import Evidence, EvidenceKind, Origin, Record, Status
+from .record import EVIDENCE_FIELDS, LATER_FIELDS, MINOR, RECORD_FIELDS, RETUNE, Evidence, EvidenceKind, Origin, Record, Status, to_plain
 
-MAX_RECORD_BYTES = 64 * 1024
+__all__ = [
+    "MAX_BYTES", "MAX_FINDING_BYTES", "MAX_RECORD_BYTES", "BadRecord", "Kind", "NewerRecord", "decode_program", "decode_record",
+    "encode_program", "encode_record", "from_plain", "to_plain",
+]  # fmt: skip
+
+MAX_RECORD_BYTES = 128 * 1024
+MAX_FINDING_BYTES = 64 * 1024
+"""Of a record without what is in quarantine. That has a bound of its own (``record.MAX_QUARANTINED``), so whatever two records that
+are small enough know to be bad, joining them gives one that is small enough."""
 MAX_PROGRAM_BYTES = 4 * 1024 * 1024
 
 _MAGIC = b"HLRT"
@@ -27,6 +40,10 @@ _DIGEST = 32
 
 class BadRecord(ValueError):
     """Bytes that are not a whole, well-formed entry of the kind asked for. A miss, never a failure of a call."""
+
+
+class NewerRecord(BadRecord):
+    """An entry of a later version of this library. A miss as well, but not ours to set aside or to overwrite."""
 
 
 class Kind(enum.Enum):
@@ -53,10 +70,14 @@ def _open(kind: Kind, data: bytes) -> Any:
     if not isinstance(data, bytes) or not _HEADER + _DIGEST < len(data) <= MAX_BYTES[kind]:
         raise BadRecord("too short, too long or not bytes")
     head, digest, payload = data[:_HEADER], data[_HEADER : _HEADER + _DIGEST], data[_HEADER + _DIGEST :]
-    if head != _MAGIC + kind.value + bytes([_VERSION]):
-        raise BadRecord("another format, kind or version")
+    if head[:-1] != _MAGIC + kind.value:
+        raise BadRecord("another format or kind")
     if hashlib.sha256(head + payload).digest() != digest:
         raise BadRecord("the checksum does not fit")
+    if head[-1] > _VERSION:
+        raise NewerRecord(f"version {head[-1]}; this library knows {_VERSION}")
+    if head[-1] != _VERSION:
+        raise BadRecord("another version")
     size = len(payload)
     try:
         return msgpack.unpackb(
@@ -74,45 +95,19 @@ def _open(kind: Kind, data: bytes) -> Any:
         raise BadRecord(f"not msgpack: {error}") from error
 
 
-def to_plain(record: Record) -> dict[str, Any]:
-    """``record`` as nested maps and lists of plain data."""
-    evidence = record.evidence
-    # Written only where there is something to say: older versions read what has never been rolled back.
-    more = {"quarantined": list(record.quarantined), "revision": record.revision} if record.quarantined or record.revision else {}
-    return {
-        **more,
-        "key": record.key.to_plain(),
-        "kernel": record.kernel,
-        "status": record.status.value,
-        "config": record.config,
-        "space_version": record.space_version,
-        "evidence": {
-            "kind": evidence.kind.value,
-            "ms": evidence.ms,
-            "default_ms": evidence.default_ms,
-            "spread": evidence.spread,
-            "pairs": evidence.pairs,
-            "candidates_tried": evidence.candidates_tried,
-            "seconds": evidence.seconds,
-        },
-        "toolchain": record.toolchain,
-        "origin": record.origin.value,
-        "machine": record.machine,
-        "date": record.date,
-    }
-
-
 def encode_record(record: Record) -> bytes:
-    """``record`` as bytes; equal records give equal bytes. Raises ValueError if they are more than MAX_RECORD_BYTES."""
-    return _seal(Kind.RECORD, pack(to_plain(record)))
+    """``record`` as bytes; equal records give equal bytes. Raises ValueError if they are more than MAX_RECORD_BYTES, or more than
+    MAX_FINDING_BYTES without what is in quarantine."""
+    plain = to_plain(record)
+    payload = pack(plain)
+    if len(payload) > MAX_FINDING_BYTES:
+        finding = len(pack({**plain, "quarantined": []}))
+        if finding > MAX_FINDING_BYTES:
+            raise ValueError(f"a record is at most {MAX_FINDING_BYTES} bytes without what is in quarantine, this one is {finding}")
+    return _seal(Kind.RECORD, payload)
 
 
-_RECORD_FIELDS = {"key", "kernel", "status", "config", "space_version", "evidence", "toolchain", "origin", "machine", "date"}
-_LATER_FIELDS = {"quarantined", "revision"}
-_EVIDENCE_FIELDS = {"kind", "ms", "default_ms", "spread", "pairs", "candidates_tried", "seconds"}
-
-
-def _fields(plain: Any, names: set[str], later: Set[str] = frozenset()) -> dict[str, Any]:
+def _fields(plain: Any, names: Set[str], later: Set[str] = frozenset()) -> dict[str, Any]:
     if not isinstance(plain, dict) or plain.keys() not in (names, names | later):
         raise ValueError(f"expected a map with the fields {', '.join(sorted(names))}")
     return plain
@@ -120,19 +115,50 @@ def _fields(plain: Any, names: set[str], later: Set[str] = frozenset()) -> dict[
 
 def decode_record(data: bytes) -> Record:
     """The inverse of ``encode_record``. Raises BadRecord for anything else, whatever it is."""
-    plain = _open(Kind.RECORD, data)
+    record = from_plain(_open(Kind.RECORD, data))
+    if len(data) > MAX_FINDING_BYTES // 2:  # numbers may take twice as much when they are written anew
+        try:
+            encode_record(record)
+        except ValueError as error:
+            raise BadRecord(str(error)) from error
+    return record
+
+
+def from_plain(plain: Any) -> Record:
+    """The inverse of ``to_plain``. Raises BadRecord for anything else; NewerRecord for what a later minor version means by it."""
+    minor = plain.get("minor", 0) if isinstance(plain, dict) else 0
+    newer = isinstance(minor, int) and not isinstance(minor, bool) and minor > MINOR
     try:
-        fields = dict(_fields(plain, _RECORD_FIELDS, _LATER_FIELDS))
-        evidence = dict(_fields(fields.pop("evidence"), _EVIDENCE_FIELDS))
-        return Record(
-            key=Key.from_plain(fields.pop("key")),
-            status=_member(Status, fields.pop("status")),
-            origin=_member(Origin, fields.pop("origin")),
-            evidence=Evidence(kind=_member(EvidenceKind, evidence.pop("kind")), **evidence),
-            **fields,
-        )
+        return _newer_from_plain(plain) if newer else _from_plain(plain)
     except (ValueError, TypeError, OverflowError) as error:
-        raise BadRecord(str(error)) from error
+        raise (NewerRecord if newer else BadRecord)(str(error)) from error
+
+
+def _from_plain(plain: Any, extra: dict[str, Any] | None = None) -> Record:
+    """Raises ValueError, TypeError or OverflowError."""
+    asked = {RETUNE} if isinstance(plain, dict) and plain.get(RETUNE) is True else set()
+    fields = dict(_fields(plain, RECORD_FIELDS | asked, LATER_FIELDS))
+    evidence = dict(_fields(fields.pop("evidence"), EVIDENCE_FIELDS))
+    return Record(
+        key=Key.from_plain(fields.pop("key")),
+        status=_member(Status, fields.pop("status")),
+        origin=_member(Origin, fields.pop("origin")),
+        evidence=Evidence(kind=_member(EvidenceKind, evidence.pop("kind")), **evidence),
+        extra=extra or {},
+        **fields,
+    )
+
+
+def _newer_from_plain(plain: dict[str, Any]) -> Record:
+    """As ``_from_plain``, for a record of a newer minor version."""
+    known = RECORD_FIELDS | LATER_FIELDS | {RETUNE}
+    extra = {name: value for name, value in plain.items() if name not in known}
+    ours = {name: value for name, value in plain.items() if name in known}
+    evidence = ours.get("evidence")
+    if isinstance(evidence, dict) and (more := {name: value for name, value in evidence.items() if name not in EVIDENCE_FIELDS}):
+        extra["evidence"] = more
+        ours["evidence"] = {name: value for name, value in evidence.items() if name in EVIDENCE_FIELDS}
+    return _from_plain(ours, extra)
 
 
 _E = TypeVar("_E", bound=enum.Enum)

@@ -16,6 +16,7 @@ Plain: TypeAlias = "bool | int | float | str | bytes | tuple[Plain, ...] | None"
 _DOMAIN = b"helion_rt.database.key.v1\0"
 _HEX = re.compile(r"[0-9a-f]{8,128}")
 _MAX_DEPTH = 32
+_LEAVES = frozenset({type(None), bool, int, float, str, bytes})
 _INT_RANGE = range(-(2**63), 2**64)  # what msgpack can hold
 
 
@@ -31,7 +32,7 @@ def freeze(value: Any, depth: int = 0) -> Plain:
     that is not plain data, ValueError where it is nested more than 32 deep."""
     if depth > _MAX_DEPTH:
         raise ValueError(f"plain data may be nested {_MAX_DEPTH} deep at most")
-    if value is None or isinstance(value, bool):
+    if type(value) in _LEAVES:
         return value
     if isinstance(value, int):
         return int(value)
@@ -48,6 +49,8 @@ def freeze(value: Any, depth: int = 0) -> Plain:
 
 def _to_wire(value: Plain) -> Any:
     """Plain data as msgpack holds it. Maps occur nowhere else in a key, so they mark what msgpack has no canonical form for."""
+    if type(value) is str:
+        return value
     if isinstance(value, tuple):
         return [_to_wire(item) for item in value]
     if isinstance(value, int) and not isinstance(value, bool) and value not in _INT_RANGE:

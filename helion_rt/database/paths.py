@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -53,3 +54,25 @@ def make_private_directory(path: Path) -> None:
                 raise
     if not path.is_dir():
         raise NotADirectoryError(20, "is a file, not a directory", str(path))
+
+
+def who_else_may_write(path: Path | str, status: os.stat_result | None = None, *, outer: bool = False) -> str:
+    """Who but this user and root may change what is in ``path``, in words; nothing if nobody may, or if it is not there.
+
+    ``outer``: a directory in which we keep a private one. What others put there is seen to be theirs, so that its owner and its group may
+    write to it; everybody may only where that is a place like ``/tmp``, in which nobody moves what is another's. ``status`` is what
+    ``os.stat`` says, if it is known. Access control lists are not looked at. Nothing where users have no numbers.
+    """
+    if not hasattr(os, "geteuid"):
+        return ""
+    try:
+        found = os.stat(path) if status is None else status
+    except (OSError, ValueError):
+        return ""
+    if outer:
+        return f"everybody may write to {path}" if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX else ""
+    if found.st_uid not in (os.geteuid(), 0):
+        return f"{path} belongs to another user ({found.st_uid})"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"{'everybody' if found.st_mode & stat.S_IWOTH else 'its group'} may write to {path}"
+    return ""

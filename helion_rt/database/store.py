@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 MAX_SET_ASIDE = 64
@@ -16,6 +17,9 @@ class Fault(enum.Enum):
     BUSY = "busy"  # another process held it for longer than we wait
     UNWRITABLE = "unwritable"  # read-only, full, a file where a directory should be, ...
     CANNOT_LOCK = "cannot_lock"  # SQLite does not work on this file system
+    UNREACHABLE = "unreachable"  # a shared engine does not answer in time, or answers with an error
+    UNTRUSTED = "untrusted"  # somebody else may write there, and no signature is asked for
+    NEWER = "newer"  # what is there was written by a later version of this library, and is left alone
 
 
 class StoreError(Exception):
@@ -29,24 +33,48 @@ class StoreError(Exception):
 class Store(Protocol):
     """Named bytes. A name is ``r-`` or ``p-`` and 64 hex digits. Safe to use from any thread and any number of processes.
 
-    ``read`` and ``names`` never raise: what cannot be read is not there. The others raise StoreError.
+    ``read``, ``names`` and ``entries`` never raise: what cannot be read is not there. The others raise StoreError. What somebody else
+    may write to is not read, and not written to either; ``untrusted`` then says what and why.
     """
 
+    directory: Path
     databases_set_aside: int
+    untrusted: str
 
     def read(self, name: str, limit: int) -> list[bytes]:
-        """The entries under ``name`` (several only where writers could not agree on one); ``b""`` stands for an entry
+        """The entries under ``name`` (several only where writers have not merged theirs yet); ``b""`` stands for an entry
         that is not plain bytes of at most ``limit``."""
         ...
 
     def merge(self, name: str, data: bytes, better: Callable[[bytes, bytes], bytes]) -> None:
-        """Keep the better of what is there and ``data``, atomically."""
+        """Keep the better of what is there and ``data``, atomically. A StoreError that ``better`` raises passes through, and
+        nothing is written."""
         ...
 
     def set_aside(self, name: str, data: bytes) -> None:
         """Move an entry that was read as ``data`` and judged bad out of the way."""
         ...
 
-    def names(self) -> list[str]:
-        """All names, sorted, without what was set aside."""
+    def sizes(self) -> Iterator[tuple[str, int, float]]:
+        """Name, bytes and time of storing (seconds since 1970) of every entry; the names of those set aside begin with ``q-``."""
+        ...
+
+    def remove(self, name: str) -> bool:
+        """Remove what is stored, or was set aside, under ``name``. False if there was nothing."""
+        ...
+
+    def compact(self) -> None:
+        """Give the room of what was removed back to the system."""
+        ...
+
+    def names(self, prefix: str = "") -> Iterator[str]:
+        """All names that begin with ``prefix`` (``r-``, ``p-`` or nothing), sorted, a few at a time; not what was set aside."""
+        ...
+
+    def entries(self, prefix: str, limit: int) -> Iterator[tuple[str, list[bytes]]]:
+        """As ``names``, each with what ``read`` gives for it."""
+        ...
+
+    def close(self) -> None:
+        """Close what is open. The store may be used again."""
         ...

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from helion_rt import targets
 from helion_rt.config import Config
-from helion_rt.database import EvidenceKind, Key, LocalTier, Record, Status, work_lock
+from helion_rt.database import EvidenceKind, Key, Record, Status, work_lock
+from helion_rt.database.exchange import Holder
+from helion_rt.database.tiers import Tiers
 from helion_rt.exc import ConfigError, PlanError
 from helion_rt.program import codec
 from helion_rt.program.ir import Program
@@ -70,6 +72,15 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked: a kernel and the arguments of a call."""
+
+    kernel: Kernel
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """How a key is tuned. ``seconds``: budget of the search; ``again``: even if the database has the answer."""
 
@@ -79,22 +90,25 @@ class Terms:
     stop: Callable[[], bool] = lambda: False
 
 
-def fill(kernel: Kernel, args: tuple[Any, ...], target: Target, workers: pool.Workers, terms: Terms) -> Filled:
+def fill(
+    kernel: Kernel, args: tuple[Any, ...], target: Target, workers: pool.Workers, terms: Terms, kwargs: Mapping[str, Any] | None = None
+) -> Filled:
     """See that the database has a record for these arguments (arrays or shape-likes) on ``target``.
 
     ``workers`` compile for absent targets. Raises what is wrong with the arguments or the kernel (``InputError``, ``CaptureError``,
     ``ConfigError``), and ``pool.CannotOpen`` where workers cannot be had.
     """
-    return _measured(kernel, args, target, terms) if target == targets.detect() else _scheduled(kernel, args, target, workers, terms)
+    call = Call(kernel, args, kwargs or {})
+    return _measured(call, target, terms) if target == targets.detect() else _scheduled(call, target, workers, terms)
 
 
-def _measured(kernel: Kernel, args: tuple[Any, ...], target: Target, terms: Terms) -> Filled:
+def _measured(call: Call, target: Target, terms: Terms) -> Filled:
     """On this machine: as a first call would, but now."""
     from .background import tuner
 
     with _finding:
-        slot = kernel.bind(*args)
-    before = Filled(slot.key, slot.program, slot.space, slot.tier.get(slot.key))
+        slot = call.kernel.bind(*call.args, **call.kwargs)
+    before = Filled(slot.key, slot.subject.program, slot.subject.space, slot.tier.get(slot.key))
     if slot.serving.origin is Origin.FORCED:
         return dataclasses.replace(before, forced=slot.serving.config)
     if not slot.submitted or terms.again:
@@ -114,22 +128,27 @@ def _measured(kernel: Kernel, args: tuple[Any, ...], target: Target, terms: Term
     return dataclasses.replace(before, record=record, outcome=slot.outcome, problem=_unkept(slot.tier))
 
 
-def _scheduled(kernel: Kernel, args: tuple[Any, ...], target: Target, workers: pool.Workers, terms: Terms) -> Filled:
+def _scheduled(call: Call, target: Target, workers: pool.Workers, terms: Terms) -> Filled:
     """For a target that is not here: the winner of what its compiler says."""
+    kernel = call.kernel
     with _finding:
-        found, key, tier, _ = prepare.find(kernel, kernel.bound(*args), target)
+        # Of a ``dynamic=`` kernel the bucket is tuned.
+        found, key, tier, _ = prepare.find(kernel, kernel.at_bucket(kernel.bound(*call.args, **call.kwargs)), target)
         space = Space(found.program, target, kernel.configs)
     filled = Filled(key, found.program, space, tier.get(key))
     if kernel.config is not None:
         forced = space.complete(kernel.config)
         space.check(forced)
         return dataclasses.replace(filled, forced=forced)
-    if not terms.again and _is_settled(filled.record):
-        failed = filled.record is not None and filled.record.status is Status.ALL_FAILED
-        return dataclasses.replace(filled, record=None, problem="no config compiled when it was last tried, today") if failed else filled
-    with work_lock(tier.directory, key.digest) as mine:
-        if not mine:
+    tier.ask(key).wait()  # what the cluster has is not tuned again
+    if (answer := _answered(filled, tier, terms)) is not None:
+        return answer
+    with tier.lease(key) as holder, work_lock(tier.directory, key.digest) as mine:
+        if holder is Holder.OTHERS or not mine:
             return dataclasses.replace(filled, record=None, problem="another process is tuning this key")
+        if (answer := _answered(filled, tier, terms)) is not None:  # it finished between the look-up and the lock
+            return answer
+        filled = dataclasses.replace(filled, record=tier.get(key))
         evaluator = pool.WorkerEvaluator(_opening(found.program, target), workers, improve.quarantine(filled.record))
         outcome = search(space, evaluator, terms.seconds, terms.stop, on_event=terms.watch, seeds=_seeds(filled, kernel.name, tier))
         if outcome.stopped:
@@ -144,6 +163,16 @@ def _scheduled(kernel: Kernel, args: tuple[Any, ...], target: Target, workers: p
     return dataclasses.replace(filled, record=record, outcome=outcome, problem=_unkept(tier))
 
 
+def _answered(filled: Filled, tier: Tiers, terms: Terms) -> Filled | None:
+    """The answer, if the database has it; None if there is something to tune."""
+    record = tier.refresh(filled.key)
+    if record is None or terms.again or not _is_settled(record):
+        return None
+    if record.status is Status.ALL_FAILED:
+        return dataclasses.replace(filled, record=None, problem="no config compiled when it was last tried, today")
+    return dataclasses.replace(filled, record=record)
+
+
 def _is_settled(record: Record | None) -> bool:
     """Does a record say more than a model does, or that everything failed not long ago?"""
     if record is None or standing(record, prepare.toolchain()) is Standing.MISS:
@@ -155,14 +184,14 @@ def _opening(program: Program, target: Target) -> dict[str, Any]:
     return improve.opening(program, target, jaxcache.settings(), [])
 
 
-def _seeds(filled: Filled, kernel: str, tier: LocalTier) -> list[Config]:
+def _seeds(filled: Filled, kernel: str, tier: Tiers) -> list[Config]:
     """What the database has for this key, then the winners of the same kernel that are nearest to it: other shapes, other targets."""
     own, default = filled.winner, filled.default()
     near = nearest(tier.records(), filled.key, kernel, default) if default is not None else []
     return [*([own] if own is not None else []), *(config for config in near if config != own)]
 
 
-def _unkept(tier: LocalTier) -> str:
+def _unkept(tier: Tiers) -> str:
     """Why a record goes with this process, if it does."""
     tier.close()  # tries once more to write what could not be written
     return f"found, but {tier.directory} cannot be written" if tier.stats().in_memory else ""

@@ -9,21 +9,24 @@ import threading
 import time
 
 from helion_rt.database import host_lock, work_lock
+from helion_rt.database.exchange import Holder
 from helion_rt.program import codec
 from helion_rt.settings import TuneMode
 from helion_rt.tuning import memory, pool
 
-from . import improve, prepare
+from . import improve, prepare, recording, sharing
 from .counters import counters
-from .slot import Slot, Tuning
+from .slot import Slot, Tuning, registry
 from .standing import Standing
 
 logger = logging.getLogger("helion_rt.tuning")
 
 # The first calls of a program come in a burst, each compiling: let them pass first.
 START_DELAY_SECONDS = 0.3
-# How often a key that another process tunes is looked up, and whether the machine is free.
+# How often a key that another process of this machine tunes is looked up, and whether the machine is free.
 POLL_SECONDS = 0.3
+# How often, while a lease lasts, it is tried to take that of another machine over. The record that is made under it comes by itself.
+TRIES_A_LEASE = 10
 # How often the calls of signatures that are not worth tuning yet are counted: the hot path tells nobody.
 COUNT_SECONDS = 1.0
 # A worker with nothing to do is ended after this long.
@@ -39,6 +42,7 @@ class Tuner:
         self._change = threading.Condition()
         self._queue: list[Slot] = []
         self._unstored: list[Slot] = []
+        self._offered: list[Slot] = []
         self._not_before: dict[int, float] = {}
         self._thread: threading.Thread | None = None
         self._waiting = 0
@@ -54,7 +58,7 @@ class Tuner:
                 slot.tuning = Tuning.OFF
                 slot.done.set()
                 return
-            if slot.aliases:
+            if slot.unstored or slot.asked is not None:
                 self._unstored.append(slot)
             if slot.wants_tuning:
                 self._queue.append(slot)
@@ -63,9 +67,17 @@ class Tuner:
                     self._not_before[id(slot)] = time.monotonic() + START_DELAY_SECONDS
             else:
                 slot.done.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, daemon=True, name="helion-rt-tuner")
-                self._thread.start()
+            self._start()
+            self._change.notify_all()
+
+    def offer(self, slot: Slot) -> None:
+        """A tier has something better for a slot than it had: the tuner's thread looks, compiles and swaps it in."""
+        self._begin_anew_in_a_fork()
+        with self._change:
+            if self._stopping or slot in self._offered:
+                return
+            self._offered.append(slot)
+            self._start()
             self._change.notify_all()
 
     def wait(self, timeout: float | None = None) -> bool:
@@ -78,7 +90,7 @@ class Tuner:
             self._waiting += 1
             self._change.notify_all()
             try:
-                return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored), timeout)
+                return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored or self._offered), timeout)
             finally:
                 self._waiting -= 1
 
@@ -94,6 +106,7 @@ class Tuner:
         if thread is not None and thread is not threading.current_thread():
             thread.join(STOP_SECONDS)
         self._store_programs()
+        recording.tell_calls(registry.all())
         for slot in self._queue:
             slot.done.set()
 
@@ -101,10 +114,16 @@ class Tuner:
         if self._pid != os.getpid():  # the thread, the worker and what is queued are the parent's
             self.__init__()
 
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, daemon=True, name="helion-rt-tuner")
+            self._thread.start()
+
     def _run(self) -> None:
         while True:
             slot, pause = self._next()
             self._store_programs()
+            self._take_offers(None)
             if self._stopping:
                 return
             if slot is None:
@@ -112,18 +131,24 @@ class Tuner:
                 continue
             self._idle_since = None
             try:
-                finished = self._tune(slot)
+                again = self._tune(slot)
             except Exception as error:  # whatever it is, the calls go on with what they have
                 self._failed(slot, error)
-                finished = True
-            with self._change:
-                if finished:
-                    self._queue.remove(slot)
-                    self._not_before.pop(id(slot), None)
-                    slot.done.set()
-                else:
-                    self._not_before[id(slot)] = time.monotonic() + POLL_SECONDS
-                self._change.notify_all()
+                again = None
+            if again is None:
+                self._finish(slot)
+            else:
+                with self._change:
+                    self._not_before[id(slot)] = time.monotonic() + again
+
+    def _finish(self, slot: Slot) -> None:
+        with self._change:
+            if slot in self._queue:
+                self._queue.remove(slot)
+            self._not_before.pop(id(slot), None)
+            slot.done.set()
+            self._change.notify_all()
+        sharing.watch(slot)  # less often from now on
 
     def _failed(self, slot: Slot, error: Exception) -> None:
         if self._stopping:  # that is why: stop() has killed the worker
@@ -157,7 +182,7 @@ class Tuner:
 
     def _rest(self, pause: float | None) -> None:
         with self._change:
-            if self._stopping or self._unstored:
+            if self._stopping or self._unstored or self._offered:
                 return
             if self._workers.alive:
                 idle = self._idle_since = self._idle_since or time.monotonic()
@@ -172,11 +197,12 @@ class Tuner:
     def _store_programs(self) -> None:
         with self._change:
             slots = list(self._unstored)
+        if any(slot.asked is not None for slot in slots):
+            recording.write(slots)
         for slot in slots:
             try:
-                data = codec.encode(slot.program)
-                for alias in slot.aliases:
-                    slot.tier.put_program(alias, data)
+                for alias, program in slot.unstored:
+                    slot.tier.put_program(alias, codec.encode(program))
             except Exception as error:  # the next process captures again; this thread must live on
                 counters.tuner_errors += 1
                 logger.warning("the program of kernel %s is not stored: %s: %s", slot.kernel.name, type(error).__name__, error)
@@ -185,36 +211,63 @@ class Tuner:
                 self._unstored = [s for s in self._unstored if s not in slots]
                 self._change.notify_all()
 
-    def _tune(self, slot: Slot) -> bool:
-        """Tune one slot, or take over what another process found. False: not yet, another process is at it."""
-        if self._adopt(slot):
-            return True
+    def _tune(self, slot: Slot) -> float | None:
+        """Tune one slot, or take over what another process found: None. Else, where another process is at it, or the shared tiers have
+        not answered yet, the seconds after which it is to be tried again."""
+        if self._adopt(slot) and slot.is_tried:
+            return None
+        if slot.question is not None and not slot.question.settled:  # a warm cluster tunes nothing again
+            return POLL_SECONDS
         with host_lock(slot.settings.runtime_dir) as free:
             if not free:  # it stays in the queue; the lock goes with the process that holds it
                 slot.tuning = Tuning.QUEUED
-                return False
-            with work_lock(slot.tier.directory, slot.key.digest) as mine:
-                if not mine:
+                return POLL_SECONDS
+            improve.settle_extents(slot, self._workers, lambda: self._stopping)
+            with slot.tier.lease(slot.key) as holder:
+                if holder is Holder.OTHERS:
                     slot.tuning = Tuning.ELSEWHERE
-                    return False
-                if self._adopt(slot):  # it finished between the look-up and the lock
-                    return True
-                slot.tuning = Tuning.RUNNING
-                improve.improve(slot, self._workers, lambda: self._stopping)
-        return True
+                    return slot.settings.lease_seconds / TRIES_A_LEASE
+                with work_lock(slot.tier.directory, slot.key.digest) as mine:
+                    if not mine:
+                        slot.tuning = Tuning.ELSEWHERE
+                        return POLL_SECONDS
+                    if self._adopt(slot):  # it finished between the look-up and the lock
+                        return None
+                    slot.tuning = Tuning.RUNNING
+                    improve.improve(slot, self._workers, lambda: self._stopping, lambda: self._take_offers(slot))
+        return None
 
     def _adopt(self, slot: Slot) -> bool:
         """Serve what the database has. True if that is the last word."""
-        record = slot.tier.get(slot.key) if not slot.afresh else None
+        record = slot.tier.refresh(slot.key) if not slot.afresh else None
         if record is None:
             return False
         generation = slot.serving.generation
         found = prepare.adopt(slot, record)
+        prepare.heed(slot, record)
         if slot.serving.generation != generation:
             counters.swaps += 1
-        if found is Standing.FINAL:
+        if found is Standing.FINAL and slot.wants_tuning:
             slot.tuning = Tuning.DONE
         return found is Standing.FINAL
+
+    def _take_offers(self, running: Slot | None) -> None:
+        """Serve what tiers had to offer, but to the slot that is being tuned: whatever comes of that is merged."""
+        with self._change:
+            slots = [slot for slot in self._offered if slot is not running]
+        for slot in slots:
+            try:
+                final = not slot.evicted and self._adopt(slot) and slot.is_tried
+            except Exception as error:  # the calls go on with what they have
+                counters.tuner_errors += 1
+                logger.warning("kernel %s: what a tier has cannot be served: %s: %s", slot.kernel.name, type(error).__name__, error)
+                final = False
+            if final and slot is not running:
+                self._finish(slot)
+        if slots:
+            with self._change:
+                self._offered = [slot for slot in self._offered if slot not in slots]
+                self._change.notify_all()
 
     def _count_worker(self) -> None:
         counters.workers_started += 1

@@ -19,6 +19,7 @@ class Counters:
     workers_started: int = 0
     swaps: int = 0
     rollbacks: int = 0  # winners that turned out to be wrong, not to compile, or to be slower
+    peer_rollbacks: int = 0  # winners that served here and that a peer has put in quarantine
     tuner_errors: int = 0
 
     def to_dict(self) -> dict[str, int]:

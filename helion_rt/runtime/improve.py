@@ -15,16 +15,17 @@ from helion_rt.program.ir import Program
 from helion_rt.targets import Target
 from helion_rt.tuning import executable, pool, tunables
 from helion_rt.tuning.device import DeviceEvaluator
-from helion_rt.tuning.evidence import Evaluator
+from helion_rt.tuning.evidence import Evaluator, Trial
 from helion_rt.tuning.judge import Judge, Run
 from helion_rt.tuning.measure import Pairs, b_wins, spread
 from helion_rt.tuning.search import Outcome, search
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
 from . import prepare, variants
+from .buckets import Bucket, near
 from .counters import counters
-from .slot import Origin, Slot, Tuning, registry
-from .standing import Standing, nearest, standing
+from .slot import Origin, Slot, Subject, Tuning, registry
+from .standing import MAX_NEAREST, Standing, nearest, other_versions, standing
 
 logger = logging.getLogger("helion_rt.tuning")
 
@@ -51,7 +52,9 @@ def make_record(key: Key, kernel: str, outcome: Outcome, kind: EvidenceKind, bef
     evidence = Evidence(
         kind, outcome.ms, outcome.default_ms, outcome.spread or 0.0, outcome.pairs, outcome.tried, round(outcome.seconds, 3)
     )
-    inherited = {"quarantined": before.quarantined, "revision": before.revision} if before is not None else {}
+    # A void winner may have been faster: what is found in its place outranks it as the later look.
+    revised = 0 if before is None else before.next_revision if before.is_void else before.revision
+    inherited = {"quarantined": before.quarantined, "revision": revised} if before is not None else {}
     return Record(key, kernel, status, config, SPACE_VERSION, evidence, prepare.toolchain(), machine=machine_name(), **inherited)
 
 
@@ -66,8 +69,8 @@ def quarantine(record: Record | None) -> frozenset[Config]:
     return frozenset(found)
 
 
-def improve(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool]) -> None:
-    """Find out what is best for ``slot``, store it, and serve it. The caller holds the locks.
+def improve(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool], between: Callable[[], None] = lambda: None) -> None:
+    """Find out what is best for ``slot``, store it, and serve it. The caller holds the locks. ``between`` is called after each candidate.
 
     A worker in which not even the reference path runs is a verdict too: stored, and not tried again at once.
     """
@@ -77,8 +80,8 @@ def improve(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool]) -> 
             slot.tuning = Tuning.DONE
             return
         record = slot.tier.get(slot.key)  # a roll-back has changed it
-        others = variants.all_of(slot) if not slot.space.target.is_tpu else []
-        outcome = _search(slot, evaluators_of(slot, workers, record, stopping), record, stopping, others)
+        others = variants.all_of(slot.subject) if not slot.space.target.is_tpu else []
+        outcome = _search(slot, evaluators_of(slot, workers, record, stopping), record, stopping, others, between)
     except pool.CannotOpen as error:
         if stopping():
             slot.tuning = Tuning.OFF
@@ -90,54 +93,78 @@ def improve(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool]) -> 
     if stopping() or outcome.stopped:
         slot.tuning = Tuning.OFF
         return
-    _conclude(slot, outcome, record)
+    _conclude(slot, outcome, record, lambda config: _trial_here(slot, config, workers, stopping))
 
 
 def evaluators_of(slot: Slot, workers: pool.Workers, record: Record | None, stopping: Callable[[], bool]) -> list[Evaluator]:
     """Who tries candidates of ``slot``, the last word last: a worker process measures on the CPU. On a TPU it only compiles, and what
     is left is measured here."""
-    like = slot.space.default() if slot.settings.strict else None
-    asked = {**opening(slot.program, slot.space.target, slot.jax_settings, slot.recipe, like), "variants": variants.opening(slot)}
-    worker = pool.WorkerEvaluator(asked, workers, quarantine(record))
-    return [worker, on_device(slot, record, stopping)] if slot.space.target.is_tpu else [worker]
+    return _evaluators(slot, slot.subject, workers, record, stopping)
 
 
-def on_device(slot: Slot, record: Record | None, stopping: Callable[[], bool]) -> DeviceEvaluator:
-    """Measures candidates of ``slot`` in this process, while no kernel is called."""
+def _trial_here(slot: Slot, config: Config, workers: pool.Workers, stopping: Callable[[], bool]) -> Trial:
+    try:
+        variants.program_of(slot, config)  # which the worker is told with the slot's others
+        return evaluators_here(slot, workers, stopping)[-1].trial(config)
+    except (pool.CannotOpen, ConfigError) as error:
+        return Trial(str(error), doubtful=True)
+
+
+def evaluators_here(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool]) -> list[Evaluator]:
+    """As ``evaluators_of``, with the slot's own extents where those of its bucket are tuned."""
+    return _evaluators(slot, slot, workers, None, stopping)
+
+
+def _evaluators(
+    slot: Slot, subject: Subject, workers: pool.Workers, record: Record | None, stopping: Callable[[], bool]
+) -> list[Evaluator]:
     target = slot.space.target
-    like = slot.space.default() if slot.settings.strict else None
+    like = subject.space.default() if slot.settings.strict else None
+    asked = {**opening(subject.program, target, slot.jax_settings, subject.recipe, like), "variants": variants.opening(subject)}
+    worker = pool.WorkerEvaluator(asked, workers, quarantine(record))
+    return [worker, on_device(slot, record, stopping, subject)] if target.is_tpu else [worker]
+
+
+def on_device(slot: Slot, record: Record | None, stopping: Callable[[], bool], subject: Subject | None = None) -> DeviceEvaluator:
+    """Measures candidates of ``slot`` (or of ``subject`` for it) in this process, while no kernel is called."""
+    subject = subject or slot.subject
+    target = slot.space.target
+    like = subject.space.default() if slot.settings.strict else None
 
     def compile(config: Config) -> Run:
-        return executable.compiled(executable.function(slot.program, config, target), slot.program)
+        return executable.compiled(executable.function(subject.program, config, target), subject.program)
 
     def last_call() -> float:
         return max((other.used for other in registry.all()), default=0.0)
 
-    judge = Judge(slot.program, slot.recipe, target, like)
+    judge = Judge(subject.program, subject.recipe, target, like)
     return DeviceEvaluator(judge, compile, last_call, quarantined=quarantine(record), stop=stopping)
 
 
 def _search(
-    slot: Slot, evaluators: list[Evaluator], record: Record | None, stopping: Callable[[], bool], others: list[dict[str, Any]]
+    slot: Slot, evaluators: list[Evaluator], record: Record | None, stopping: Callable[[], bool], others: list[dict[str, Any]],
+    between: Callable[[], None],
 ) -> Outcome:
     """``others``: values of tunables to be tried after the kernel's own, for half of the time."""
     seconds = slot.settings.tune_seconds / (2 if others else 1)
-    before = 0
+    subject, before = slot.subject, 0
+    space = subject.space
 
     def told(tried: int) -> None:
         slot.candidates_tried = before + tried
         counters.candidates_tried += 1
+        between()
 
-    outcome = search(slot.space, evaluators, seconds, stopping, told, seeds=seeds(slot, record), on_event=slot.watch)
-    best = slot.space.default()
+    outcome = search(space, evaluators, seconds, stopping, told, seeds=seeds(slot, record), on_event=slot.watch)
+    best = space.default()
     for values in others:
         if stopping() or outcome.stopped or outcome.incumbent is None:
             break
         before, best = outcome.tried, outcome.winner or best
-        space = Space(variants.variant(slot, values), slot.space.target)
+        other = Space(variants.variant(subject, values), space.target)
         under = tunables.Under(evaluators[-1], values)
-        found = search(space, under, seconds / len(others), stopping, told, seeds=[tunables.without(best)], on_event=slot.watch)
-        tunables.merge(outcome, found, values, slot.space.default(), evaluators[-1], seconds / 20)
+        found = search(other, under, seconds / len(others), stopping, told, seeds=[tunables.without(best)], on_event=slot.watch)
+        tunables.merge(outcome, found, values, space.default(), evaluators[-1], seconds / 20)
     slot.outcome = outcome
     for config, fault in outcome.faults:
         logger.info("kernel %s: %r is no candidate: %s", slot.kernel.name, config, fault)
@@ -146,13 +173,14 @@ def _search(
 
 def seeds(slot: Slot, record: Record | None) -> list[Config]:
     """Configs to start from: what the database has for this key, then the winners of the same kernel that are nearest to it."""
-    own = prepare.recorded_config(slot.space, record)  # of the kernel's own values
-    near = nearest(slot.tier.records(), slot.key, slot.kernel.name, slot.space.default())
+    space = slot.subject.space
+    own = prepare.recorded_config(space, record)  # of the kernel's own values
+    near = nearest(slot.tier.records(), slot.key, slot.kernel.name, space.default())
     return [*([own] if own is not None else []), *(config for config in near if config != own)]
 
 
-def _conclude(slot: Slot, outcome: Outcome, before: Record | None) -> None:
-    """Store what a search has found, and serve it."""
+def _conclude(slot: Slot, outcome: Outcome, before: Record | None, try_here: Callable[[Config], Trial]) -> None:
+    """Store what a search has found, and serve it; after ``try_here`` where the search was of other extents than the slot's."""
     record = make_record(slot.key, slot.kernel.name, outcome, outcome.kind, before)
     # A hint that did not do here what it promised is no winner of this key any more.
     if before is not None and before.status is Status.WINNER:
@@ -160,7 +188,8 @@ def _conclude(slot: Slot, outcome: Outcome, before: Record | None) -> None:
         fault = next((trial.fault for trial in trials if trial.fault is not None and not trial.doubtful), None)
         if fault is not None:
             roll_back(slot, before, fault)
-            record = dataclasses.replace(record, quarantined=(*record.quarantined, before.config), revision=before.revision + 1)
+        if fault is not None and not other_versions(before, prepare.toolchain()):  # see ``prepare.withdraw``
+            record = dataclasses.replace(record, quarantined=(*record.quarantined, before.config), revision=before.next_revision)
     if record.status is Status.ALL_FAILED:
         logger.warning(
             "kernel %s: none of %d candidates works, the default stays: %s", slot.kernel.name, len(outcome.faults), _reason(outcome)
@@ -169,13 +198,72 @@ def _conclude(slot: Slot, outcome: Outcome, before: Record | None) -> None:
     stays = record.status is Status.ALL_FAILED and before is not None and _serves(slot, before)
     slot.tier.put(record, force=before is not None and not stays)
     if outcome.winner is not None:
-        prepare.serve(slot, outcome.winner, Origin.TUNED, prepare.evidence_dict(record))
-        counters.swaps += 1
+        _serve_winner(slot, outcome.winner, record, try_here)
     elif slot.serving.origin is Origin.RECORD and record.status is Status.NO_CANDIDATE:
         prepare.serve_default(slot, prepare.evidence_dict(record))  # what served was a hint, and is not better here
     else:  # the default stays, and is known now to be as good as what was tried
         slot.serving = dataclasses.replace(slot.serving, evidence=prepare.evidence_dict(record))
     slot.tuning = Tuning.DONE
+
+
+def _serve_winner(slot: Slot, winner: Config, record: Record, try_here: Callable[[Config], Trial]) -> None:
+    config = prepare.config_here(slot, winner)
+    if slot.bucket is not None:
+        trial = None if config is None else try_here(config)
+        if config is None or trial is None or trial.fault is not None:
+            reason = "it is not legal" if trial is None else trial.fault
+            logger.warning("kernel %s: %r, the winner of its bucket, does not serve here: %s", slot.kernel.name, winner, reason)
+            if slot.serving.origin is Origin.RECORD:
+                prepare.serve_default(slot)
+            if trial is not None and not trial.doubtful:
+                prepare.withdraw(slot, record, f"with {prepare.signature_of(slot.program)}: {trial.fault}")
+            return
+        slot.bucket.tried.add(config)
+    prepare.serve(slot, config, Origin.TUNED, prepare.evidence_dict(record))
+    counters.swaps += 1
+
+
+def settle_extents(slot: Slot, workers: pool.Workers, stopping: Callable[[], bool]) -> None:
+    """For a slot with a bucket: try with its own extents what serves from the bucket's record. Where there is no record, serve the
+    winner of the nearest bucket until there is one, if it works here. The caller holds the host's lock."""
+    bucket = slot.bucket
+    if bucket is None:
+        return
+    record = slot.tier.get(slot.key)
+    try:
+        if not slot.is_tried and record is not None and _serves(slot, record):
+            _try_extents(slot, bucket, record, evaluators_here(slot, workers, stopping)[-1])
+        elif slot.serving.origin is Origin.DEFAULT and not bucket.looked_near and record is None:
+            bucket.looked_near = True
+            _serve_nearest(slot, bucket, evaluators_here(slot, workers, stopping)[-1])
+    except pool.CannotOpen as error:
+        logger.info("kernel %s: nothing can be tried with its own extents: %s", slot.kernel.name, error)
+
+
+def _try_extents(slot: Slot, bucket: Bucket, record: Record, evaluator: Evaluator) -> None:
+    config = slot.serving.config
+    assert config is not None
+    trial = evaluator.trial(config)
+    if trial.fault is None or trial.doubtful:  # where nobody can tell it goes on serving, and the next process tries again
+        bucket.tried.add(config)
+        return
+    roll_back(slot, record, f"with {prepare.signature_of(slot.program)}: {trial.fault}")
+
+
+def _serve_nearest(slot: Slot, bucket: Bucket, evaluator: Evaluator) -> None:
+    for record in near(slot.tier.records(), slot.key, slot.kernel, bucket.program)[:MAX_NEAREST]:
+        if standing(record, prepare.toolchain(), strict=slot.settings.strict) is Standing.MISS:
+            continue
+        config = prepare.recorded_config(slot.space, record)  # of the kernel's own values
+        if config is None or (trial := evaluator.trial(config)).fault is not None:
+            continue
+        bucket.tried.add(config)
+        # The time is that of other extents.
+        evidence = {**prepare.evidence_dict(record), "ms": None, "default_ms": None, "nearest_bucket": record.key.digest}
+        logger.debug("kernel %s: %r of the nearest bucket serves, %s", slot.kernel.name, config, trial)
+        prepare.serve(slot, config, Origin.RECORD, evidence)
+        counters.swaps += 1
+        return
 
 
 def _reason(outcome: Outcome) -> str:
@@ -187,11 +275,14 @@ def _has_settled(slot: Slot, evaluator: Evaluator, record: Record) -> bool:
 
     False if there is to be a search: the winner is no longer one, and has been rolled back, or it was never measured.
     """
-    config = prepare.recorded_config(slot.space, record, variants_too=slot.recapture is not None)
+    space = slot.subject.space
+    config = prepare.recorded_config(space, record, variants_too=slot.recapture is not None)
     measured = record.evidence.kind is EvidenceKind.MEASURED
+    if record.retune:  # somebody wants a search, whatever the winner is worth
+        return False
     if config is None or not measured or standing(record, prepare.toolchain(), strict=slot.settings.strict) is not Standing.HINT:
         return False
-    default = slot.space.default()
+    default = space.default()
     if config == default:
         return False
     trial = evaluator.trial(config)
@@ -237,4 +328,9 @@ def roll_back(slot: Slot, record: Record, reason: str) -> None:
 
 def _serves(slot: Slot, record: Record) -> bool:
     config = slot.serving.config
-    return record.status is Status.WINNER and config is not None and config.to_dict() == record.config
+    if record.status is not Status.WINNER or config is None:
+        return False
+    if slot.bucket is None:
+        return config.to_dict() == record.config
+    recorded = prepare.recorded_config(slot.bucket.space, record, variants_too=True)
+    return recorded is not None and prepare.config_here(slot, recorded) == config

@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from helion_rt.program.ir import ArgKind, Program, Ref, output_leaves
 from helion_rt.program.signature import Fact
 from helion_rt.settings import Settings, TuneMode
 
-from . import aliasing, door, generator, gradients, prepare, probes
+from . import aliasing, buckets, door, generator, gradients, prepare, probes
 from . import facts as call_facts
 from .counters import counters
 from .slot import Origin, Serving, Slot, registry
@@ -98,7 +98,7 @@ class Kernel:
 
     def __init__(
         self, fn: Callable[..., Any], config: Config | None, configs: Sequence[Config], options: dict[str, Any],
-        backward: Callable[..., Any] | None = None, save_outputs: bool = False,
+        backward: Callable[..., Any] | None = None, save_outputs: bool = False, dynamic: Mapping[str, Sequence[int]] | None = None,
     ) -> None:  # fmt: skip
         self.fn = fn
         self.name: str = fn.__name__
@@ -129,7 +129,9 @@ class Kernel:
         self._lock = threading.RLock()
         functools.update_wrapper(self, fn)
         if inspect.Parameter.VAR_KEYWORD in kinds:
-            raise ConfigError("a kernel cannot take **kwargs", **self._place(), hint="name the parameters")
+            raise ConfigError("a kernel cannot take **kwargs", **self.place(), hint="name the parameters")
+        self.dynamic = buckets.checked(dynamic or {}, self._names, self.place())
+        self.bucket_programs = buckets.Programs()
         self.settings  # noqa: B018  a wrong setting is refused where it is written
 
     @property
@@ -140,7 +142,7 @@ class Kernel:
     @property
     def settings(self) -> Settings:
         """The process' settings with this kernel's own over them."""
-        return Settings.from_env().for_kernel(self._options, **self._place())
+        return Settings.from_env().for_kernel(self._options, **self.place())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         tail = None if kwargs else self._tails.get(len(args))
@@ -258,9 +260,14 @@ class Kernel:
         except InputError as error:
             raise self._placed(error) from None
 
+    def at_bucket(self, bound: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Bound arguments with their dynamic extents rounded up: what is tuned for them (see ``buckets``)."""
+        rounded = buckets.rounded(self, bound)
+        return bound if rounded is None else rounded
+
     def error(self, kind: type[HelionError], message: str, hint: str | None = None) -> Any:
         """An error of class ``kind`` about this kernel."""
-        return kind(message, **self._place(), hint=hint)
+        return kind(message, **self.place(), hint=hint)
 
     def forget(self, slots: Collection[Slot]) -> None:
         """Drop slots, with their executables and all that leads to them; the next call makes them anew."""
@@ -277,7 +284,7 @@ class Kernel:
         space = prepare.Space(found.program, aimed, self.configs)
         chosen = config or self.config
         if chosen is None:
-            return found.program, prepare.recorded_config(space, tier.get(key)) or space.default(), aimed
+            return found.program, prepare.config_of(found, space, tier.get(key)) or space.default(), aimed
         chosen = space.complete(chosen)
         space.check(chosen)
         return found.program, chosen, aimed
@@ -294,6 +301,10 @@ class Kernel:
                 slot, family = self._slot(bound)
         except InputError as error:
             raise self._placed(error) from None
+        if slot.settings.record_keys is not None and not slot.submitted:
+            from . import recording  # late: for those who ask for it
+
+            slot.asked = recording.asked(self, bound, slot)
         if slot.settings.tune is TuneMode.SYNC:
             self.submit(slot)
             slot.done.wait()
@@ -317,7 +328,7 @@ class Kernel:
             if slot.submitted:
                 return
             slot.submitted = True
-        if slot.aliases or slot.wants_tuning:
+        if slot.unstored or slot.wants_tuning or slot.asked is not None:
             from .background import tuner  # late: a warm process needs no tuner
 
             tuner.submit(slot)
@@ -382,7 +393,7 @@ class Kernel:
             warnings.warn(message, NoGradient, stacklevel=5)
 
     def _placed(self, error: InputError) -> InputError:
-        return InputError(error.message, **{**self._place(), "hint": error.hint})
+        return InputError(error.message, **{**self.place(), "hint": error.hint})
 
     def _arrays(self, slot: Slot, args: Sequence[Any]) -> list[Any]:
         """What the executable takes. Raises ``InputError`` for values that the device cannot hold."""
@@ -442,7 +453,8 @@ class Kernel:
         prepare.rescue(slot, serving, error)
         return self._through_door(slot, args)
 
-    def _place(self) -> dict[str, Any]:
+    def place(self) -> dict[str, Any]:
+        """Its name and where it is, as errors tell them."""
         code = getattr(inspect.unwrap(self.fn), "__code__", None)
         return {"kernel": self.name, "file": code.co_filename if code else None, "line": code.co_firstlineno if code else None}
 
@@ -536,17 +548,22 @@ def kernel(
     configs: Sequence[Config | dict[str, Any]] | None = None,
     backward: Callable[..., Any] | None = None,
     save_outputs: bool = False,
+    dynamic: Mapping[str, Sequence[int]] | None = None,
     **settings: Any,
 ) -> Any:
     """Make a kernel of a function in Helion's language: ``@kernel``, or with arguments.
 
     ``config`` is used as it is and nothing is tuned; ``configs`` are the only ones that the tuner may choose from, beside the
     default. ``backward(*grads, *args)`` gives the gradients, with ``save_outputs`` ``backward(*grads, *outputs, *args)`` (see
-    ``gradients``). ``settings``: see ``Settings``. Raises ``ConfigError`` for a setting that does not exist, a ``backward``
-    that cannot be called, a kernel with ``**kwargs``, and for what is no function.
+    ``gradients``). ``dynamic={"x": (0,)}``: the dimensions whose extents vary, by parameter; they are rounded up before a record is
+    looked for, so that near extents are tuned once (see ``buckets``). ``settings``: see ``Settings``. Raises ``ConfigError`` for a
+    setting that does not exist, a ``backward`` that cannot be called, a ``dynamic`` that names no parameter, a kernel with
+    ``**kwargs``, and for what is no function.
     """
     if fn is None:
-        return functools.partial(kernel, config=config, configs=configs, backward=backward, save_outputs=save_outputs, **settings)
+        return functools.partial(
+            kernel, config=config, configs=configs, backward=backward, save_outputs=save_outputs, dynamic=dynamic, **settings
+        )
     if not inspect.isfunction(fn):
         raise ConfigError(f"@helion_rt.kernel decorates a function, not {type(fn).__name__}")
     listed = [c if isinstance(c, Config) else Config.from_dict(c) for c in configs or ()]
@@ -555,4 +572,4 @@ def kernel(
         one, listed = listed[0], []
     if backward is not None and not callable(backward):
         raise ConfigError(f"backward= is a {type(backward).__name__}", hint="give a kernel or a function: backward(*grads, *args)")
-    return Kernel(fn, one, listed, settings, backward, save_outputs)
+    return Kernel(fn, one, listed, settings, backward, save_outputs, dynamic)

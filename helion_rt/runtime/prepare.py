@@ -6,9 +6,7 @@ import functools
 import logging
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib import metadata
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -17,7 +15,8 @@ from jax.core import Tracer
 from helion_rt import targets
 from helion_rt.capture.alias import alias
 from helion_rt.config import Config
-from helion_rt.database import Key, LocalTier, Record, Status, open_local
+from helion_rt.database import Key, Record, Status
+from helion_rt.database.tiers import Tiers
 from helion_rt.exc import CaptureError, ConfigError, EmptyTensor, HelionError, HelionRtWarning, InputError, PlanError
 from helion_rt.program import codec
 from helion_rt.program.fingerprint import fingerprint
@@ -28,11 +27,12 @@ from helion_rt.targets import Target
 from helion_rt.tuning import executable, inputs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
-from . import door, generator, jaxcache, log, probes, variants
+from . import buckets, door, generator, jaxcache, log, probes, sharing, variants
 from . import facts as facts_of_call
 from .counters import counters
 from .slot import Origin, Serving, Slot, Tuning
-from .standing import Standing, standing
+from .standing import Standing, other_versions, standing
+from .standing import toolchain_here as toolchain
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -42,41 +42,27 @@ logger = logging.getLogger("helion_rt.runtime")
 MAX_SMALLER = 8
 
 
-@functools.cache
-def tier_in(directory: Path) -> LocalTier:
-    """The local tier of a cache directory, one a process."""
-    return open_local(directory)
-
-
 def numerics() -> str:
     """JAX's settings that change results: part of the key."""
     x64, precision = facts_of_call.jax_numerics()
     return f"x64={int(x64)};matmul={precision or 'default'}"
 
 
-@functools.cache
-def toolchain() -> dict[str, str]:
-    """Versions of what compiles here; what is not installed is left out."""
-    found = {}
-    for package in ("helion_rt", "jax", "jaxlib", "libtpu", "torch"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A program and how it was come by; ``aliases`` are the names under which it is still to be stored."""
+    """A program and how it was come by; ``aliases`` are the names under which it is still to be stored.
+
+    ``bucket``: the program whose record serves, where dynamic extents were rounded up.
+    """
 
     program: Program
     captured: bool
     aliases: tuple[str, ...]
+    bucket: buckets.Rounded | None = None
 
 
 def find_program(
-    kernel: Kernel, bound: tuple[Any, ...], settings: Settings, tier: LocalTier, stored: bool = True
+    kernel: Kernel, bound: tuple[Any, ...], settings: Settings, tier: Tiers, stored: bool = True
 ) -> Found:
     """The program of bound arguments: from the database by its alias (unless ``stored`` is False), else captured.
 
@@ -107,7 +93,7 @@ def find_program(
     return Found(program, True, tuple(dict.fromkeys(a for a in (general, special) if a is not None)))
 
 
-def _stored(tier: LocalTier, name: str, facts: tuple[Fact, ...]) -> Program | None:
+def _stored(tier: Tiers, name: str, facts: tuple[Fact, ...]) -> Program | None:
     data = tier.get_program(name)
     if data is None:
         return None
@@ -186,14 +172,21 @@ def key_of(program: Program, target: Target, configs: Sequence[Config], strict: 
     return Key(fingerprint(program), asked, f"{program.numerics};{numerics()}", target.key())
 
 
-def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = True) -> tuple[Found, Key, LocalTier, Settings]:
+def find(kernel: Kernel, bound: tuple[Any, ...], target: Target, stored: bool = True) -> tuple[Found, Key, Tiers, Settings]:
     """The program of bound arguments, its database key, and where records are. Raises ``CaptureError`` and ``InputError``."""
     settings = kernel.settings
     log.set_up(settings.log_level)
     jaxcache.set_up(settings.cache_dir)
-    tier = tier_in(settings.cache_dir)
+    tier = sharing.tiers_of(settings)
     found = find_program(kernel, bound, settings, tier, stored)
-    return found, key_of(found.program, target, kernel.configs, settings.strict), tier, settings
+    up = buckets.rounded(kernel, bound) if kernel.config is None else None
+    if up is not None:
+        bucket = kernel.bucket_programs.get(
+            kernel, up, lambda: find_program(kernel, up, settings, tier, stored), lambda program, facts: _fits(program, facts, up)
+        )
+        found = replace(found, bucket=bucket)
+    tuned = found.program if found.bucket is None else found.bucket.program
+    return found, key_of(tuned, target, kernel.configs, settings.strict), tier, settings
 
 
 def make_slot(kernel: Kernel, bound: tuple[Any, ...]) -> Slot:
@@ -224,6 +217,7 @@ def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
     slot.jax_settings = jaxcache.settings()
     if program.notes:  # it has tunables
         slot.recapture = variants.recapture(kernel, kernel.facts(bound), bound, program, settings)
+    slot.bucket = None if found.bucket is None else _bucket(kernel, found.bucket, target, settings)
     if kernel.config is not None:
         _serve_forced(slot, kernel.config)
     elif not space_has_work(program):
@@ -232,13 +226,24 @@ def _make_slot(kernel: Kernel, bound: tuple[Any, ...], stored: bool) -> Slot:
         found_out = _serve_record(slot, tier.get(key))
         if found_out is Standing.MISS:
             serve_default(slot)
-        if found_out is Standing.FINAL:
+        if found_out is Standing.FINAL and slot.is_tried:
             slot.tuning = Tuning.DONE
         elif settings.tune is TuneMode.OFF or (target.is_tpu and not settings.measure_on_device):
             slot.tuning = Tuning.OFF
         else:
             slot.tuning = Tuning.QUEUED
+        sharing.ask(slot)
     return slot
+
+
+def _bucket(kernel: Kernel, up: buckets.Rounded, target: Target, settings: Settings) -> buckets.Bucket:
+    """What is tuned for a slot whose extents were rounded up to those of ``up``."""
+    program = up.program
+    leaves = [None if p.kind is ArgKind.SEEDS else facts_of_call.concrete(facts_of_call.at(up.bound, p.path)) for p in program.array_params]
+    again = variants.recapture(kernel, kernel.facts(up.bound), up.bound, program, settings)
+    return buckets.Bucket(
+        kernel, program, Space(program, target, kernel.configs), inputs.recipe(program, leaves), up.aliases, again
+    )  # fmt: skip
 
 
 def space_has_work(program: Program) -> bool:
@@ -299,24 +304,81 @@ def adopt(slot: Slot, record: Record) -> Standing:
         if not hasattr(slot, "serving"):
             serve_default(slot, evidence)
         return found
-    config = recorded_config(slot.space, record, variants_too=slot.recapture is not None)
-    if config is None:
+    config = recorded_config(slot.subject.space, record, variants_too=slot.recapture is not None)
+    if config is None or config in slot.refused:
         return Standing.MISS
-    if hasattr(slot, "serving") and slot.serving.config == config:
+    here = config_here(slot, config)
+    if here is not None and hasattr(slot, "serving") and slot.serving.config == here:
         return found
-    try:
-        serve(slot, config, Origin.RECORD, evidence)
-    except Exception as error:  # the compilers' own errors have no common base
-        withdraw(slot, record, f"it does not compile: {error}")
-        return Standing.MISS
+    if here is not None:
+        try:
+            serve(slot, here, Origin.RECORD, evidence)
+            return found
+        except Exception as error:  # the compilers' own errors have no common base
+            if slot.bucket is None:
+                withdraw(slot, record, f"it does not compile: {error}")
+                return Standing.MISS
+            slot.bucket.unusable.add(here)  # with these extents: with others of the bucket it may
+            logger.warning("kernel %s: %r of its bucket does not compile here, the default serves: %s", slot.kernel.name, here, error)
+    if not hasattr(slot, "serving"):
+        serve_default(slot, evidence)
     return found
 
 
+def config_of(found: Found, space: Space, record: Record | None) -> Config | None:
+    """The config of a record for the program that was found; None where there is none that is legal. ``space``: of that program."""
+    if found.bucket is None:
+        return recorded_config(space, record)
+    bucket = Space(found.bucket.program, space.target, space.only)
+    config = recorded_config(bucket, record)
+    return None if config is None else buckets.fitted(config, bucket, space)
+
+
+def config_here(slot: Slot, config: Config) -> Config | None:
+    """A config of what is tuned for ``slot``, as its own program takes it; None if it cannot."""
+    if slot.bucket is None:
+        return config
+    here = buckets.fitted(config, slot.bucket.space, slot.space)
+    return None if here in slot.bucket.unusable else here
+
+
 def withdraw(slot: Slot, record: Record, reason: str) -> None:
-    """Put the winner of ``record`` in quarantine, for all processes that share the database."""
+    """Put the winner of ``record`` in quarantine, for all processes that share the database.
+
+    Of a winner of another toolchain only this slot will hear no more: it may well be right where it was found, and those who share
+    tiers with us would lose it. What is found in its place has this toolchain.
+    """
     counters.rollbacks += 1
-    logger.warning("kernel %s: %r is rolled back and put in quarantine: %s", slot.kernel.name, record.config, reason.splitlines()[0][:300])
-    slot.tier.put(record.rolled_back(), force=True)
+    what, why = f"kernel {slot.kernel.name}: {record.config!r}", reason.splitlines()[0][:300]
+    config = _config_of(record.config)
+    if config is not None and (other := other_versions(record, toolchain())):
+        slot.refused.add(config)
+        logger.warning("%s, found under another toolchain (%s), is not taken here: %s", what, other, why)
+    else:
+        logger.warning("%s is rolled back and put in quarantine: %s", what, why)
+        slot.tier.put(record.rolled_back())  # outranks what it takes back
+
+
+def heed(slot: Slot, record: Record) -> None:
+    """Serve the default where what serves is no winner any more by what ``record`` says: a peer has put it in quarantine, or has measured
+    that it is no better than the default."""
+    serving = slot.serving
+    if serving.origin not in (Origin.RECORD, Origin.TUNED) or serving.config is None:
+        return
+    quarantined = [config for config in map(_config_of, record.quarantined) if config is not None]
+    if serving.config in (quarantined if slot.bucket is None else [config_here(slot, config) for config in quarantined]):
+        counters.peer_rollbacks += 1
+        logger.warning("kernel %s: %r was put in quarantine by a peer, the default serves", slot.kernel.name, serving.config)
+        serve_default(slot)
+    elif record.status is Status.NO_CANDIDATE and standing(record, toolchain()) is Standing.FINAL:
+        serve_default(slot, evidence_dict(record))  # what served was a hint
+
+
+def _config_of(plain: dict[str, Any]) -> Config | None:
+    try:
+        return Config.from_dict(plain)
+    except ConfigError:  # of another version
+        return None
 
 
 def recorded_config(space: Space, record: Record | None, variants_too: bool = False) -> Config | None:

@@ -7,10 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from helion_rt.config import Config
-from helion_rt.database import Key, LocalTier
+from helion_rt.database import Key
+from helion_rt.database.exchange import Asked as Question
+from helion_rt.database.tiers import Tiers
 from helion_rt.program.ir import Program
 from helion_rt.settings import Settings, TuneMode
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
     from helion_rt.tuning.search import Outcome
     from helion_rt.tuning.space import Space
 
+    from .buckets import Bucket
     from .kernel import Kernel
+    from .recording import Asked
 
 SLOT_LIMIT = 4096
 
@@ -72,6 +76,17 @@ class Serving:
     evidence: dict[str, Any] | None = None
 
 
+class Subject(Protocol):
+    """What is tuned: a slot, or the bucket that its extents are rounded up to."""
+
+    kernel: Kernel
+    program: Program
+    space: Space
+    recipe: list[dict[str, Any]]  # of made-up trial inputs
+    recapture: Recapture | None
+    variants: dict[tuple[tuple[str, Any], ...], Program]
+
+
 @dataclass(eq=False)
 class Slot:
     """The dispatch entry of one kernel, signature and target."""
@@ -80,7 +95,7 @@ class Slot:
     program: Program
     space: Space
     key: Key
-    tier: LocalTier
+    tier: Tiers
     settings: Settings
     aliases: tuple[str, ...]  # under which the program is to be stored; empty if it is there, or has no stable name
     recipe: list[dict[str, Any]]  # of made-up trial inputs
@@ -93,16 +108,38 @@ class Slot:
     jax_settings: dict[str, Any] = field(default_factory=dict)
     tallies: dict[Origin, Tally] = field(default_factory=lambda: {origin: Tally() for origin in Origin})
     submitted: bool = False  # to the tuner
+    asked: Asked | None = None  # what live traffic asked for, where that is recorded (HELION_RT_RECORD_KEYS)
     traced: bool = False  # into a JAX program: whoever calls that is not counted
     evicted: bool = False  # no call finds it any more
+    question: Question | None = None  # to the shared tiers, where there are any: nothing is tuned before it is settled
+    watching: tuple[Callable[[], None], float] | None = None  # what ends watching its key in the shared tiers; every so many seconds
+    refused: set[Config] = field(default_factory=set)  # winners of other toolchains that do not work under this one
     afresh: bool = False  # tune whatever the database has, and store what comes of it (``helion-rt tune``)
     watch: Callable[[Event], None] | None = None  # told each step of the search
     outcome: Outcome | None = None  # of the search, where this process made one
     recapture: Recapture | None = None  # its program for other values of its tunables; None if it has none, or that cannot be had
     variants: dict[tuple[tuple[str, Any], ...], Program] = field(default_factory=dict)  # by those values
+    bucket: Bucket | None = None  # whose program is tuned, and whose record serves, where dynamic extents are rounded up
     used: float = field(default_factory=time.monotonic)
     born: float = field(default_factory=time.monotonic)
     done: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def subject(self) -> Subject:
+        """What is tuned for it."""
+        return self if self.bucket is None else self.bucket
+
+    @property
+    def unstored(self) -> list[tuple[str, Program]]:
+        """The programs that are to be stored, each with the name for it."""
+        bucket = [(alias, self.bucket.program) for alias in self.bucket.aliases] if self.bucket is not None else []
+        return [*((alias, self.program) for alias in self.aliases), *bucket]
+
+    @property
+    def is_tried(self) -> bool:
+        """Is what serves known to work with the slot's own extents, not only with those of its bucket?"""
+        found = self.serving.origin in (Origin.RECORD, Origin.TUNED) and self.serving.config is not None
+        return self.bucket is None or not found or self.serving.config in self.bucket.tried
 
     @property
     def wants_tuning(self) -> bool:
@@ -118,6 +155,12 @@ class Slot:
     @property
     def calls(self) -> int:
         return sum(tally.calls for tally in self.tallies.values())
+
+    def unwatch(self) -> None:
+        """Its key is not watched any more."""
+        watching, self.watching = self.watching, None
+        if watching is not None:
+            watching[0]()
 
     def serve(
         self,
@@ -155,12 +198,15 @@ class Registry:
                 self.evicted += len(gone)
                 for old_slot in gone:
                     old_slot.evicted = True
+        for old_slot in gone:
+            old_slot.unwatch()
         for kernel in {id(s.kernel): s.kernel for s in gone}.values():
             kernel.forget([s for s in gone if s.kernel is kernel])
 
     def drop(self, slot: Slot) -> None:
         """Forget a slot that can no longer be reached."""
         slot.evicted = True
+        slot.unwatch()
         with self._lock:
             self._slots = [other for other in self._slots if other is not slot]
 

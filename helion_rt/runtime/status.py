@@ -32,7 +32,7 @@ def describe(slot: Slot) -> dict[str, Any]:
 
 
 def status() -> list[dict[str, Any]]:
-    """A dict for each live slot, in order of creation. Plain data; times in milliseconds."""
+    """A dict for each live slot, in order of creation. Plain data; times in milliseconds. Of the tiers tells ``sharing.tier_status``."""
     return [describe(slot) for slot in registry.all()]
 
 

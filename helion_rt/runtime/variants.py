@@ -20,7 +20,7 @@ from helion_rt.settings import Settings
 
 from . import facts as facts_of_call
 from .counters import counters
-from .slot import Recapture, Slot
+from .slot import Recapture, Subject
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -58,13 +58,13 @@ def values_of(program: Program, config: Config) -> dict[str, Any]:
     return {name: own[name] for name, value in program.notes if name in own and own[name] != value}
 
 
-def program_of(slot: Slot, config: Config) -> Program:
+def program_of(slot: Subject, config: Config) -> Program:
     """The program that ``config`` is for. Raises ``ConfigError`` if it cannot be had, or is not for the same arguments and results."""
     values = values_of(slot.program, config)
     return variant(slot, values) if values else slot.program
 
 
-def variant(slot: Slot, values: dict[str, Any]) -> Program:
+def variant(slot: Subject, values: dict[str, Any]) -> Program:
     """The program of ``slot`` with these values of its tunables. Raises as ``program_of``."""
     key = tuple(sorted(values.items()))
     if key not in slot.variants:
@@ -77,7 +77,7 @@ def variant(slot: Slot, values: dict[str, Any]) -> Program:
     return slot.variants[key]
 
 
-def all_of(slot: Slot) -> list[dict[str, Any]]:
+def all_of(slot: Subject) -> list[dict[str, Any]]:
     """Values of tunables that are worth trying: one of them changed at a time, in the order in which the kernel asks for them."""
     if slot.recapture is None:
         return []
@@ -101,7 +101,7 @@ def all_of(slot: Slot) -> list[dict[str, Any]]:
     return good
 
 
-def opening(slot: Slot) -> list[list[Any]]:
+def opening(slot: Subject) -> list[list[Any]]:
     """The variants that are known, as a worker is told them: values and program."""
     return [[dict(values), codec.encode(program)] for values, program in slot.variants.items()]
 

@@ -10,6 +10,7 @@ import pytest
 from helion_rt import targets
 from helion_rt.cli import doctor
 from helion_rt.exc import CompileError
+from helion_rt.settings import Settings
 
 
 def _cheap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,3 +73,13 @@ def test_traps_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "did you mean HELION_RT_CACHE_DIR?" in warnings
     assert "has a TPU, but JAX_PLATFORMS=cpu hides it" in warnings
     assert "LIBTPU_INIT_ARGS is set" in warnings
+
+
+def test_shared_tiers_are_tried_once_and_no_password_is_shown(tmp_path: Path) -> None:
+    settings = Settings(cache_dir=tmp_path)
+    well = doctor._shared(f"file://{tmp_path}", settings)
+    assert well["ms"] > 0 and well["reason"] is None and well["mode"] == "write-through"
+    gone = doctor._shared(f"file://{tmp_path}/gone", settings)
+    assert gone["ms"] is None and "does not exist" in gone["reason"]
+    wrong = doctor._shared("redis://user:secret@127.0.0.1:1/0?color=red", settings)
+    assert "color" in wrong["reason"] and "secret" not in str(wrong)

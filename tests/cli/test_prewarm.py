@@ -188,13 +188,30 @@ def test_a_module_that_does_not_import_is_named(manifest: Path, own_cache: Path,
     assert "'broken.py:f': cannot import broken.py" in capsys.readouterr().err
 
 
-def test_the_example_manifest_can_be_used() -> None:
-    import tomllib
+def test_recorded_keys_are_filled_and_then_pass_the_check(
+    folder: Path, searches: Searches, own_cache: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = folder / "keys.jsonl"
+    tensor, by = {"shape": [64, 128], "dtype": "float32"}, {"by": {"value": 3.0}}
+    rare = {"kernel": "my_kernels.py:double", "args": [tensor], "kwargs": by, "target": "v5e", "id": "1"}
+    busy = {**rare, "target": "v6e", "id": "2"}
+    path.write_text("".join(json.dumps(line) + "\n" for line in (rare, busy, rare, {"id": "2", "calls": 7, "process": 1})))
+    assert main(["prewarm", str(path), "--check"]) == 1
+    assert main(["prewarm", str(path), "--jobs", "1"]) == 0
+    assert searches.calls == ["v6e", "v5e"]
+    assert "double(64x128, by=3.0) on v6e" in capsys.readouterr().err
+    assert main(["prewarm", str(path), "--check"]) == 0
+    assert "2 of 2 keys have a record" in capsys.readouterr().out
+    path.write_text(path.read_text() + "{\n")
+    assert main(["prewarm", str(path)]) == 1 and searches.calls == ["v6e", "v5e"]
+    assert "not filled: line 5" in capsys.readouterr().err
 
-    from helion_rt.cli.prewarm import read_manifest
+
+def test_the_example_manifest_can_be_used() -> None:
+    from helion_rt.cli import manifest
 
     path = Path(ROOT) / "examples" / "prewarm.toml"
-    entries = list(read_manifest(tomllib.loads(path.read_text()), path.parent, None))
+    entries = list(manifest.entries(manifest.load(path), path.parent, None))
     assert len(entries) == 36 and not any(entry.problem for entry in entries)
     assert {entry.short_name for entry in entries} == {"matmul", "softmax", "layer_norm", "attention"}
 

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for keys and the text in them."""
+"""Hypothesis strategies for keys, configs and the text in them."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ plain = st.recursive(
 )
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 keys = st.builds(Key, st.from_regex(r"[0-9a-f]{8,64}", fullmatch=True), plain, words, words)
+config_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=8,
+)

@@ -15,7 +15,7 @@ def make_record(n: int = 0, *, key: int = 0, **changes: Any) -> Record:
         "status": Status.WINNER,
         "config": {"block_sizes": [n, 2 * n], "loop_strategies": ["grid"]},
         "space_version": 1,
-        "evidence": Evidence(EvidenceKind.MEASURED, ms=1.0, default_ms=1.0 + n, pairs=8),
+        "evidence": Evidence(EvidenceKind.MEASURED, ms=1.0 / (1 + n), default_ms=1.0, pairs=8),
         "toolchain": {"jax": "0.10.2"},
         "date": "2026-11-29T12:00:00Z",
     }

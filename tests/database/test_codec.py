@@ -9,7 +9,7 @@ from typing import Any
 
 import msgpack
 import pytest
-from database_strategies import keys, words
+from database_strategies import config_values, keys, words
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,11 +20,6 @@ from helion_rt.database.key import pack
 times = st.none() | st.floats(min_value=1e-9, max_value=1e9)
 amounts = st.floats(min_value=0, max_value=1e12)
 counts = st.integers(0, 2**40)
-config_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False) | words,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
-    max_leaves=8,
-)
 records = st.builds(
     Record,
     key=keys,

@@ -19,6 +19,7 @@ import pytest
 from helion_rt.database import EvidenceKind, LocalTier, Record, Status, StoreKind, open_local
 from helion_rt.database import tier as tier_module
 from helion_rt.database.codec import MAX_RECORD_BYTES, encode_record
+from helion_rt.database.store import Fault, StoreError
 
 Log = pytest.LogCaptureFixture
 Make = Callable[..., Record]
@@ -101,6 +102,88 @@ class TestHealthy:
         tier.put_program("alias", bytes(1_000_000))
         tier.get(make_record().key)
         assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["cache.db"]
+
+    def test_what_others_write_is_seen_at_once_whether_the_database_is_at_rest_or_not(
+        self, tier: LocalTier, store: StoreKind, make_record: Make
+    ) -> None:
+        assert tier.put(make_record(0))
+        for n in range(1, 12):
+            if store is StoreKind.SQLITE and n % 3:  # some time has passed
+                os.utime(database(tier), (1e9 + n, 1e9 + n))
+            assert tier.get(make_record().key) == make_record(n - 1)
+            assert LocalTier(tier.directory).put(make_record(n)) and tier.get(make_record().key) == make_record(n)
+        shutil.rmtree(tier.directory)
+        assert tier.get(make_record().key) is None
+        assert LocalTier(tier.directory).put(make_record(2)) and tier.get(make_record().key) == make_record(2)
+
+    def test_reading_at_rest_makes_and_holds_nothing(self, tmp_path: Path, make_record: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        from helion_rt.database import sqlite_store
+
+        monkeypatch.setattr(sqlite_store, "_REST_S", -1e9)  # nobody writes from here on
+        assert LocalTier(tmp_path).put(make_record(1))
+        before = (tmp_path / "v1/local").stat().st_mtime_ns
+        tier = LocalTier(tmp_path)
+        assert all(tier.get(make_record().key) == make_record(1) for _ in range(3)) and len(list(tier.records())) == 1
+        assert (tmp_path / "v1/local").stat().st_mtime_ns == before, "a file was made beside the database"
+        with closing(sqlite3.connect(database(tier), timeout=0, isolation_level=None)) as other:
+            other.execute("PRAGMA locking_mode = EXCLUSIVE")
+            other.execute("BEGIN EXCLUSIVE")  # nobody's lock is in the way
+            other.execute("ROLLBACK")
+        tier.close()
+        assert tier.store._reader is None and tier.get(make_record().key) == make_record(1)  # type: ignore[attr-defined]
+
+    def test_everything_is_listed_a_few_at_a_time(self, tier: LocalTier, store: StoreKind, make_record: Make) -> None:
+        from helion_rt.database import sqlite_store
+
+        total = 2 * sqlite_store._PAGE + 7
+        tier.put(make_record(1, key=10**6))
+        if store is StoreKind.SQLITE:  # a transaction each would take too long
+            with closing(sqlite3.connect(database(tier))) as connection, connection:
+                rows = [(f"r-{r.key.digest}", encode_record(r)) for r in (make_record(1, key=n) for n in range(total - 1))]
+                connection.executemany("INSERT INTO Cache (key, raw, mode, value) VALUES (?, 1, 1, ?)", rows)
+        else:
+            total = 40
+            for n in range(total - 1):
+                tier.put(make_record(1, key=n))
+        assert tier.put_program("alias", b"program")
+        listing = tier.records()
+        first = next(listing)
+        late = next(make_record(1, key=n) for n in range(10**7, 10**8) if make_record(key=n).key.digest > "ff")
+        assert tier.put(late), "a listing that has begun holds up nobody"
+        digests = [first.key.digest, *(record.key.digest for record in listing)]
+        assert digests == sorted(set(digests)) and len(digests) in (total, total + 1)
+        names = list(tier.store.names())
+        assert names == sorted(names) and len(names) == total + 2
+        assert list(tier.store.names("p-")) == names[:1] and list(tier.store.names("r-")) == names[1:]
+
+    def test_what_is_only_in_memory_is_listed_in_its_place(
+        self, tier: LocalTier, make_record: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for n in range(0, 8, 2):
+            assert tier.put(make_record(1, key=n))
+
+        def refuse(*_: object) -> None:
+            raise StoreError(Fault.UNWRITABLE, "no")
+
+        monkeypatch.setattr(tier.store, "merge", refuse)
+        for n in range(1, 8):
+            assert not tier.put(make_record(2, key=n))
+        found = list(tier.records())
+        assert [r.key.digest for r in found] == sorted(r.key.digest for r in found)
+        assert {r.kernel: r.config["block_sizes"][0] for r in found} == {"kernel_0": 1, **{f"kernel_{n}": 2 for n in range(1, 8)}}
+
+    def test_what_is_put_last_is_what_is_written_in_the_end(
+        self, tier: LocalTier, make_record: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A program, or a forced record, that could not be written must not be written over one that could."""
+        assert tier.put(make_record(1))
+        with monkeypatch.context() as patch:
+            patch.setattr(tier.store, "merge", lambda *_: (_ for _ in ()).throw(StoreError(Fault.UNWRITABLE, "no")))
+            assert not tier.put_program("alias", b"old") and not tier.put(make_record(3), force=True)
+        assert tier.put_program("alias", b"new") and tier.put(make_record(2), force=True)
+        tier.close()
+        again = LocalTier(tier.directory)
+        assert again.get_program("alias") == b"new" and again.get(make_record().key) == make_record(2) and tier.stats().in_memory == 0
 
     def test_a_directory_removed_under_it_is_made_again(self, tier: LocalTier, make_record: Make) -> None:
         tier.put(make_record(1))

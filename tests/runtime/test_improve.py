@@ -119,6 +119,33 @@ def test_a_measured_winner_of_today_is_the_last_word(bench, stored):
     assert slot.serving.config == CONFIGS[2] and slot.serving.origin is Origin.RECORD and known.asked == []
 
 
+def test_a_key_that_is_to_be_retuned_is_searched_again_from_its_winner(bench, stored):
+    tier = stored(16)
+    (before,) = tier.local.records()
+    tier.put(before.to_be_retuned())
+    known = bench({64: 2.0, 32: 0.5, 16: 1.0})
+    kernel = make_kernel()
+    assert np.array_equal(kernel(X), X * 2) and kernel.bind(X).serving.config == CONFIGS[2], "the winner serves meanwhile"
+    slot = serve(kernel)
+    assert set(known.asked) == {16, 32, 64} and slot.serving.config == CONFIGS[1]
+    (after,) = tier.local.records()
+    assert after.config == {"block_sizes": [32]} and not after.retune and after.revision == before.revision + 1
+    asked = len(known.asked)
+    serve(make_kernel())
+    assert len(known.asked) == asked, "once was enough"
+
+
+def test_what_a_retune_finds_takes_the_place_of_a_faster_record(bench, stored):
+    """The old time may be another day's: what is found now is believed."""
+    tier = stored(16)
+    (before,) = tier.local.records()
+    tier.put(before.to_be_retuned())
+    bench({64: 200.0, 32: 90.0, 16: 100.0})
+    slot = serve(make_kernel())
+    (after,) = tier.local.records()
+    assert after.evidence.ms == 90_000.0 > before.evidence.ms and not after.retune and slot.serving.config == CONFIGS[1]
+
+
 def test_an_old_winner_that_still_wins_is_stored_anew(bench, stored):
     stored(16, **OLD)
     known = bench({64: 2.0, 32: 0.1, 16: 1.0})
@@ -189,7 +216,7 @@ def test_a_record_whose_config_does_not_compile_here_is_put_in_quarantine(bench,
     monkeypatch.setattr(prepare, "serve_default", lambda slot, evidence=None: monkeypatch.setattr(prepare.executable, "compiled", real))
     kernel = make_kernel(tune="off")
     kernel.bind(X)
-    (record,) = list(tier.records())
+    (record,) = list(tier.local.records())
     assert record.quarantined == ({"block_sizes": [16]},) and record.status is Status.ALL_FAILED
 
 
@@ -205,7 +232,7 @@ def test_a_winner_that_fails_in_a_call_is_withdrawn_and_the_default_serves(bench
     slot.serving = dataclasses.replace(slot.serving, executable=fail)
     assert np.array_equal(kernel(X), X * 2)
     assert slot.serving.origin is Origin.DEFAULT
-    (record,) = list(tier.records())
+    (record,) = list(tier.local.records())
     assert record.quarantined == ({"block_sizes": [16]},)
 
 
@@ -248,7 +275,7 @@ def test_the_busiest_comes_first(bench, monkeypatch):
     monkeypatch.setattr(background, "START_DELAY_SECONDS", 0.0)
     bench({64: 2.0, 32: 1.0, 16: 3.0})
     order, gate = [], threading.Event()
-    monkeypatch.setattr(improve, "improve", lambda slot, workers, stopping: (gate.wait(30), order.append(slot), None)[2])
+    monkeypatch.setattr(improve, "improve", lambda slot, workers, stopping, between: (gate.wait(30), order.append(slot), None)[2])
     tuner = background.Tuner()
     slots = []
     for calls in (1, 5, 3):

@@ -1,12 +1,13 @@
 """What a record is worth in this process, and which records are near."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from helion_rt.config import Config
-from helion_rt.database import Evidence, EvidenceKind, Key, Origin, Record, Status
-from helion_rt.runtime.standing import MAX_NEAREST, Standing, nearest, standing
+from helion_rt.database import Evidence, EvidenceKind, Key, Origin, Record, Status, utc_now
+from helion_rt.runtime.standing import MAX_NEAREST, Reason, Standing, distance, judge, nearest, prefer, standing
 from helion_rt.tuning.space import SPACE_VERSION
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -34,6 +35,9 @@ def record(**changes):
         ({"quarantined": ({"block_sizes": [8]},)}, Standing.MISS),
         ({"date": "2026-04-01T00:00:00Z"}, Standing.HINT),
         ({"origin": Origin.IMPORTED}, Standing.HINT),
+        ({"retune": True}, Standing.HINT),
+        ({"retune": True, "status": Status.NO_CANDIDATE, "config": {}}, Standing.HINT),
+        ({"retune": True, "status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z"}, Standing.MISS),
         ({"toolchain": {**TOOLS, "jax": "0.10.3"}}, Standing.HINT),
         ({"toolchain": {**TOOLS, "torch": "3", "libtpu": "6"}}, Standing.FINAL),  # neither compiles for the CPU
         ({"toolchain": {**TOOLS, "libtpu": "6"}, "key": key("v5e")}, Standing.HINT),
@@ -46,6 +50,35 @@ def record(**changes):
 )
 def test_standing(changes, expected):
     assert standing(record(**changes), TOOLS, now=NOW) is expected
+
+
+def test_extents_that_are_none_are_no_error():
+    """Signatures come from whoever wrote the record."""
+    for odd in ("9" * 5000, "\N{SUPERSCRIPT TWO}", "-3", ""):
+        assert distance(("64", odd), ("64", "8")) is None and distance((odd,), (odd,)) == 0.0
+    assert distance(("64", "8"), ("16", "16")) == 3.0
+
+
+def test_the_reason_has_the_facts():
+    assert str(judge(record(), TOOLS, now=NOW)) == "final: measured under this toolchain"
+    other = judge(record(toolchain={**TOOLS, "jax": "0.9", "libtpu": "4"}, key=key("v5e")), TOOLS, now=NOW)
+    assert str(other) == "hint: found under another toolchain (jax 0.9, here 0.10.2; libtpu 4, here 5)"
+    assert "libtpu" not in judge(record(toolchain={"jax": "0.9"}), TOOLS, now=NOW).detail  # on the CPU it compiles nothing
+    assert judge(record(space_version=SPACE_VERSION + 1), TOOLS).detail == f"{SPACE_VERSION + 1}, here {SPACE_VERSION}"
+    assert judge(None, TOOLS).reason is Reason.NO_RECORD
+    scheduled = record(evidence=Evidence(EvidenceKind.SCHEDULED, 1.0))
+    assert judge(scheduled, TOOLS, strict=True, now=NOW).reason is Reason.NOT_STRICT
+
+
+def test_a_later_look_elsewhere_goes_before_what_was_found_here():
+    here, elsewhere = record(date=utc_now()), record(config={"block_sizes": [16]}, origin=Origin.IMPORTED)
+    later = replace(elsewhere, revision=1)
+    for a, b in ((here, elsewhere), (elsewhere, here)):
+        assert prefer(a, b, TOOLS) == here
+    for a, b in ((here, later), (later, here)):
+        assert prefer(a, b, TOOLS) == later
+    asked = here.to_be_retuned()
+    assert prefer(here, asked, TOOLS) == prefer(asked, here, TOOLS) == asked
 
 
 def test_strict_serves_only_what_was_measured():

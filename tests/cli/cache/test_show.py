@@ -1,14 +1,17 @@
-"""``helion-rt cache``: what it prints and how it exits."""
+"""``helion-rt cache ls``, ``show`` and ``path``: what they print and how they exit."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from helion_rt.cli.main import main
 from helion_rt.database import Evidence, EvidenceKind, Key, LocalTier, Record, Status
+from helion_rt.database.shared import open_shared
+from helion_rt.database.signing import Trust
 
 MEASURED = Evidence(EvidenceKind.MEASURED, ms=1.25, default_ms=2.5, pairs=9, candidates_tried=17, seconds=3.0)
 
@@ -101,3 +104,49 @@ def test_a_directory_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert status == 1 and "is not a directory" in err
     status, _, err = run(capsys, "ls", "--dir", "~no_such_user_of_helion_rt/x")
     assert status == 1 and "home directory" in err
+
+
+def test_ls_of_a_kernel_or_a_target(records: list[Record], capsys: pytest.CaptureFixture[str]) -> None:
+    def listed(*words: str) -> list[str]:
+        return [json.loads(line)["kernel"] for line in run(capsys, "ls", "--json-lines", *words)[1].splitlines()]
+
+    assert listed("--kernel", "kernel_3") == ["kernel_3"] and len(listed("--kernel", "kernel_1*")) == 3
+    assert listed("--target", "cpu") == ["none"] and len(listed("--target", "v5*")) == 12
+    assert listed("--kernel", "kernel_3", "--target", "cpu") == []
+    assert run(capsys, "ls", "--kernel", "kernel_99")[1].endswith("for --kernel kernel_99\n")
+
+
+def test_ls_prints_while_it_reads(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    record = Record(Key("ab" * 32, (), "x64", "cpu"), "first", Status.NO_CANDIDATE, {}, 1, Evidence(EvidenceKind.SCHEDULED), {})
+    seen: list[str] = []
+
+    def slowly(self: LocalTier) -> Iterator[Record]:
+        yield record
+        seen.append(capsys.readouterr().out)
+        yield record
+
+    monkeypatch.setattr(LocalTier, "records", slowly)
+    for words in ([], ["--json"], ["--json-lines"]):
+        seen.clear()
+        assert run(capsys, "ls", "--dir", str(tmp_path), *words)[0] == 0
+        assert "first" in seen[0]
+
+
+def test_a_shared_tier_is_listed_and_shown_by_its_url(records: list[Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    tier = open_shared(f"file://{shared}", trust=Trust())
+    for record in records:
+        tier.put(record)
+    status, out, err = run(capsys, "ls", "--dir", f"file://{shared}", "--json-lines")
+    assert (status, err) == (0, "") and sorted(json.loads(line)["digest"] for line in out.splitlines()) == sorted(
+        record.key.digest for record in records
+    )
+    assert "kernel: kernel_3" in run(capsys, "show", records[3].key.digest[:10], "--dir", f"file://{shared}")[1]
+    assert run(capsys, "path", "--dir", "redis://me:secret@host/0")[1] == "redis://***@host/0\n"
+
+
+@pytest.mark.parametrize("url", ["ftp://x/y", "file:///nowhere/at/all", "redis://127.0.0.1:1/0", "file://"])
+def test_a_shared_tier_that_cannot_be_asked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "ls", "--dir", url)
+    assert status == 1 and out == "" and err.startswith("helion-rt: ")
