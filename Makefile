@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test slow fuzz lint env clean
+.PHONY: demo test slow fuzz long lint env clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/embed_sentences.py
@@ -14,9 +14,13 @@ test: lint
 slow: $(STAMP)
 	$(BIN)/python -m pytest -q -m slow $(ARGS)
 
+FUZZ_SECONDS ?= 600
 fuzz: $(STAMP)
 	$(BIN)/python -m pytest -q -m long tests/fuzz
-	$(BIN)/python -m scripts.fuzz_records --seconds 600
+	$(BIN)/python -m scripts.fuzz_records --seconds $(FUZZ_SECONDS)
+
+long: $(STAMP)
+	$(BIN)/python -m pytest -q -m long $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -27,8 +27,8 @@
                          signed with another is a miss
 ``HELION_RT_SIGNING_KEY_FILE``  the same from a file; refused if anybody but its owner and group can read it, or anybody but its owner
                          can write it
-``HELION_RT_SIGNED_ONLY``  ``1``: what is not signed is a miss, in every tier; ``0`` (default): it is taken
-``HELION_RT_LEASE_SECONDS``  after this long another process of the cluster takes over the key of a tuner that died (default 60)
+``HELION_RT_SIGNED_ONLY``  ``1``: what is not signed is a miss, in every tier but the shipped one; ``0`` (default): it is taken
+``HELION_RT_LEASE_SECONDS``  after this long another process of the cluster takes over the key of a tuner that died (default 60; 1 to 86400)
 ``HELION_RT_RECORD_KEYS``  a file to which the signatures that live traffic asks for are appended, one a line, for
                          ``helion-rt prewarm`` (default: none)
 =======================  =====================================================================================
@@ -367,8 +367,10 @@ def urls(name: str, text: str) -> tuple[str, ...]:
 
 
 def without_password(url: str) -> str:
-    """``url`` as it may be shown: hidden is whatever stands between ``://`` and the last ``@``, and secrets among its parameters."""
-    return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", re.sub(r"(?<=://).*@", "***@", url))
+    """``url`` as it may be shown: hidden is whatever stands between ``://`` (or the beginning, where it is no URL) and the last ``@``, and
+    secrets among its parameters."""
+    named = re.sub(r"(?<=://).*@|^(?!.*://)\S*@", "***@", url)
+    return re.sub(r"([?&][^=&]*(?:pass|secret|token|key)[^=&]*=)[^&]*", r"\1***", named, flags=re.IGNORECASE)
 
 
 def _database_settings(env: Mapping[str, str]) -> dict[str, Any]:
@@ -380,6 +382,8 @@ def _database_settings(env: Mapping[str, str]) -> dict[str, Any]:
         chosen["tiers"] = _tier_modes(text)
     if text := env.get(LEASE_SECONDS, "").strip():
         chosen["lease_seconds"] = _above_zero(LEASE_SECONDS, text, "seconds", "60")
+        if not 1 <= chosen["lease_seconds"] <= 86400:  # no engine believes more
+            raise ConfigError(f"{LEASE_SECONDS}={text!r:.80} is not between 1 and 86400 seconds", hint=f"for example {LEASE_SECONDS}=60")
     if text := env.get(RECORD_KEYS, "").strip():
         chosen["record_keys"] = _directory(RECORD_KEYS, text)
     key, file = env.get(SIGNING_KEY, "").strip(), env.get(SIGNING_KEY_FILE, "").strip()

@@ -113,6 +113,8 @@ def test_shared_tiers_and_their_modes() -> None:
     [
         ("redis://:p@ss/w@host/0", "redis://***@host/0"),
         ("s3://bucket/x?secret_key=abc&region=eu", "s3://bucket/x?secret_key=***&region=eu"),
+        ("s3://bucket/x?Secret=abc", "s3://bucket/x?Secret=***"),
+        ("redis:/:p@ss@host/0", "***@host/0"),  # no URL: that is told, and it is shown
         ("file:///mnt/a", "file:///mnt/a"),
     ],
 )
@@ -129,6 +131,7 @@ def test_passwords_are_not_shown(url: str, shown: str) -> None:
         ("HELION_RT_TIERS", "shared=sometimes", "write-through, read-only, off"),
         ("HELION_RT_TIERS", "shipped=write-through", "read-only or off"),
         ("HELION_RT_LEASE_SECONDS", "0", "above 0"),
+        ("HELION_RT_LEASE_SECONDS", "86401", "between 1 and 86400"),
         ("HELION_RT_SIGNED_ONLY", "1", "HELION_RT_SIGNING_KEY_FILE"),
         ("HELION_RT_SIGNING_KEY", "short", "5 bytes"),
         ("HELION_RT_SIGNING_KEY_FILE", "/nowhere/at/all", "cannot be read"),

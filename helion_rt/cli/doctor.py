@@ -61,7 +61,7 @@ def examine(environ: Mapping[str, str]) -> dict[str, Any]:
             problems.append(f"target {target['name']}: {target['reason']}")
     backend, backend_problem = _backend()
     problems += backend_problem
-    cache = _cache(settings.cache_dir)
+    cache = _cache(settings.cache_dir, Trust.from_settings(settings))
     problems += cache.pop("problems")
     shared = [_shared(url, settings) for url in settings.shared if settings.tiers.shared.reads]
     unreachable = [f"the shared tier {tier['url']} cannot be used: {tier['reason']}" for tier in shared if tier["reason"]]
@@ -115,7 +115,7 @@ def _backend() -> tuple[dict[str, Any], list[str]]:
         return found, [str(error)]
 
 
-def _cache(directory: Path) -> dict[str, Any]:
+def _cache(directory: Path, trust: Trust) -> dict[str, Any]:
     """Health of the local tier. ``problems`` and ``warnings`` are among its keys."""
     problems: list[str] = []
     warnings: list[str] = []
@@ -131,7 +131,7 @@ def _cache(directory: Path) -> dict[str, Any]:
         warnings.append(f"only {free >> 20} MiB are free where the cache directory is")
     records, stats = None, None
     if not problems and os.path.exists(directory):  # looking must not create it
-        tier = open_local(directory)
+        tier = open_local(directory, trust=trust)
         records = sum(1 for _ in tier.records())
         stats = {name: value.value if isinstance(value, enum.Enum) else value for name, value in dataclasses.asdict(tier.stats()).items()}
         tier.close()

@@ -23,9 +23,9 @@ _ENTRY = frozenset(("kernel", "args", "kwargs", "target")) | _SETTINGS
 
 def load(path: Path) -> dict[str, Any]:
     """The manifest in ``path`` as a table. Raises ``OSError`` and ``ValueError``."""
+    if path.suffix == JSON_LINES:  # a line that was cut may end in half a character
+        return {"kernels": list(from_lines(path.read_text("utf-8", errors="replace").splitlines()))}
     text = path.read_text()
-    if path.suffix == JSON_LINES:
-        return {"kernels": list(from_lines(text.splitlines()))}
     data = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
     if not isinstance(data, dict):
         raise ValueError("expected a table at the top")
@@ -46,12 +46,14 @@ def from_lines(lines: Sequence[str]) -> Iterator[dict[str, Any]]:
             if not isinstance(item, dict):
                 raise ValueError("expected an object")
             identity = item.pop("id", "")
+            if not isinstance(identity, str):
+                raise ValueError(f"id is no text: {identity!r:.80}")
             if "kernel" in item:
                 _check(number, item)
                 text = json.dumps(item, sort_keys=True)
                 ids.setdefault(text, identity)
                 found.setdefault(text, item)
-            elif isinstance(identity, str) and identity and type(item.get("calls")) is int:
+            elif identity and type(item.get("calls")) is int:
                 calls[identity] = calls.get(identity, 0) + item["calls"]
             else:
                 raise ValueError("expected a kernel, or calls of one")

@@ -47,6 +47,18 @@ MAX_OUTBOX = 1024
 MAX_WATCHED = 8192
 
 
+_beginning = threading.Lock()  # of the threads of a forked child one makes an exchange anew
+
+
+def _in_a_child() -> None:
+    global _beginning
+    _beginning = threading.Lock()  # another thread of the parent may have held the one that was copied
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_a_child)
+
+
 class Holder(enum.Enum):
     """Who tunes a key."""
 
@@ -69,6 +81,11 @@ class Asked:
     def settled(self) -> bool:
         """Has every tier answered, turned out to be unreachable, or had all the time it gets?"""
         return self._done.is_set() or time.monotonic() >= self._until
+
+    @property
+    def is_over(self) -> bool:
+        """Does nobody want an answer any more?"""
+        return self._then is None and self.settled
 
     def wait(self) -> None:
         """Until it is settled."""
@@ -154,7 +171,6 @@ class Exchange:
         self._begin()
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._tier = self._open_tier()
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -162,7 +178,7 @@ class Exchange:
         self._requests: collections.deque[LeaseRequest] = collections.deque()
         self._questions: dict[str, _Question] = {}
         self._outbox: dict[str, Record] = {}
-        self._returns: dict[str, Lease] = {}
+        self._returns: collections.deque[Lease] = collections.deque()
         self._watches: dict[str, _Watch] = {}
         self._schedule: list[tuple[float, str]] = []  # a heap of when watched keys are due; entries that are not up to date mean nothing
         self._next_look = 0.0
@@ -172,10 +188,13 @@ class Exchange:
         self._reachable: bool | None = None  # None: not known yet
         self._failed_in_a_row, self._not_before, self._last_failure = 0, 0.0, ""
         self._busy_since: float | None = None
+        self._pid = os.getpid()  # last: other threads go by it
 
     def _begin_anew_in_a_fork(self) -> None:
-        if self._pid != os.getpid():  # the thread, the connections and what is queued are the parent's
-            self._begin()
+        if self._pid != os.getpid():  # the thread, the connections, the lock and what is queued are the parent's
+            with _beginning:
+                if self._pid != os.getpid():
+                    self._begin()
 
     # What anybody may call, from any thread: none of it waits for the tier, but for ``take`` and ``close``, and they not for long.
 
@@ -188,8 +207,8 @@ class Exchange:
         self._begin_anew_in_a_fork()
         with self._change:
             question = self._questions.get(key.digest)
-            if question is not None:
-                question.asked.append(asked)
+            if question is not None:  # it may be there for days, while the tier is down, and be asked again by every new slot
+                question.asked = [*(one for one in question.asked if not one.is_over), asked]
             elif len(self._questions) < MAX_QUESTIONS:
                 self._questions[key.digest] = _Question(key, [asked])
             else:
@@ -248,7 +267,7 @@ class Exchange:
         self._begin_anew_in_a_fork()
         with self._change:
             if request.lease is not None:
-                self._returns[request.key.digest] = request.lease
+                self._returns.append(request.lease)
                 self._wake()
 
     def begin_to_close(self) -> None:
@@ -286,8 +305,13 @@ class Exchange:
 
     def _wake(self) -> None:
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, daemon=True, name="helion-rt-exchange")
-            self._thread.start()
+            thread = threading.Thread(target=self._run, daemon=True, name="helion-rt-exchange")
+            try:
+                thread.start()
+            except RuntimeError as error:  # no more threads: what is queued waits for the next who wants something
+                log.debug("%s has no thread: %s", self.url, error)
+                return
+            self._thread = thread
         self._change.notify_all()
 
     def _plan(self, watch: _Watch, due: float) -> None:
@@ -337,7 +361,7 @@ class Exchange:
             for question in self._questions.values():
                 for asked in question.asked:
                     asked.settle(self)
-            if self._requests:  # came in between
+            if self._requests or ((self._outbox or self._returns) and not self._is_resting()):  # came in between
                 self._wake()
 
     def _next(self) -> Callable[[], None] | None:
@@ -369,8 +393,7 @@ class Exchange:
             record = self._outbox.pop(next(iter(self._outbox)))
             return lambda: self._publish(record)
         if self._returns:
-            lease = self._returns.pop(next(iter(self._returns)))
-            return lease.release
+            return self._returns.popleft().release
         if self._closing:
             return None
         if self._watches and not self._subscribed:
@@ -386,21 +409,25 @@ class Exchange:
     def _take(self, request: LeaseRequest) -> None:
         from .lease import Lease  # late: only who tunes needs one
 
+        lease, holder = Lease(self._tier, request.key.digest, request.seconds), Holder.NONE
         try:
-            lease = Lease(self._tier, request.key.digest, request.seconds)
-            taken = lease.take()
-            if taken:  # whoever had it before may have published just now
+            holder = Holder.MINE if lease.take() else Holder.OTHERS
+            if holder is Holder.MINE:  # whoever had it before may have published just now
                 with contextlib.suppress(StoreError):
                     self._look(request.key)
-            with self._change:
-                request.holder = Holder.MINE if taken else Holder.OTHERS
-                request.lease = lease if taken else None
-                self.counts.leases_taken += taken
-                self.counts.leases_refused += not taken
-                if taken and request.abandoned:  # nobody waits for it any more
-                    self._returns[request.key.digest] = lease
         finally:
-            request.done.set()
+            self._answer(request, holder, lease)
+
+    def _answer(self, request: LeaseRequest, holder: Holder, lease: Lease) -> None:
+        """A lease that was taken goes to who asked for it, or back: nobody else would end its heart-beat."""
+        with self._change:
+            self.counts.leases_taken += holder is Holder.MINE
+            self.counts.leases_refused += holder is Holder.OTHERS
+            if holder is Holder.MINE and request.abandoned:
+                self._returns.append(lease)
+            else:
+                request.holder, request.lease = holder, lease if holder is Holder.MINE else None
+            request.done.set()  # under the lock: whoever gives up waiting does so before this, or sees it
 
     def _ask(self, question: _Question) -> None:
         try:
@@ -489,7 +516,7 @@ class Exchange:
             self._reachable = False
             self._failed_in_a_row += 1
             self.counts.failures += 1
-            self._last_failure = f"{error}" if isinstance(error, StoreError) else without_password(f"{type(error).__name__}: {error}")
+            self._last_failure = without_password(f"{error}" if isinstance(error, StoreError) else f"{type(error).__name__}: {error}")
             pause = min(RETRY_MOST, RETRY_FIRST * 2 ** min(self._failed_in_a_row - 1, 16))
             self._not_before = time.monotonic() + pause * random.uniform(0.5, 1.0)
         if first:

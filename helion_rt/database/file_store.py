@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import re
 import secrets
@@ -102,9 +103,9 @@ class FileStore:
 
     def sizes(self) -> Iterator[tuple[str, int, float]]:
         """See ``Store``."""
-        entries = ((name, file) for name in self.names() for file in self._files(name))
+        entries = ((name, Path(file)) for name, files in self._listing("") for file in files)
         aside = self.directory / "set-aside"
-        for name, file in (*entries, *((f"q-{file}", aside / file) for file in sorted(_listed(aside)))):
+        for name, file in itertools.chain(entries, ((f"q-{file}", aside / file) for file in sorted(_listed(aside)))):
             with contextlib.suppress(OSError):  # a writer may be removing it
                 status = os.stat(file, follow_symlinks=False)
                 yield name, status.st_size, status.st_mtime

@@ -92,9 +92,9 @@ class Lease:
             try:
                 if not self._tier.renew_lease(self.digest, self._owner, self.seconds):
                     self._gone = True
-            except StoreError as error:
+            except Exception as error:  # of whatever kind: until the lease is lost there is time for more attempts
                 log.debug("the lease on %s is not renewed: %s", self.digest, error)
-                pause = self.seconds / 12  # there is time for some more attempts
+                pause = self.seconds / 12
             else:
                 self._ends, pause = asked + self.seconds, self.seconds / 3
             if self.lost:

@@ -161,6 +161,8 @@ class SqliteStore:
             query = f"SELECT key, {value} FROM Cache WHERE {_NAMES} ORDER BY key LIMIT {size}"
             while kind.startswith(prefix) and (rows := self._query(query, (*parameters, after, end))):
                 yield from rows
+                if rows[-1][0] <= after:
+                    break  # the index is damaged, and would give the same again and again
                 after = rows[-1][0]
 
     def merge(self, name: str, data: bytes, better: Callable[[bytes, bytes], bytes]) -> None:

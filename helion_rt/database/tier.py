@@ -165,7 +165,7 @@ class LocalTier:
 
     def forget(self, digest: str) -> bool:
         """Remove the record of the key ``digest``. False if there was none. Raises StoreError where it cannot be removed."""
-        with self._lock:
+        with self._own_lock():
             kept = self._pending.pop(f"r-{digest}", None)
         return self.store.remove(f"r-{digest}") or kept is not None
 
@@ -177,7 +177,7 @@ class LocalTier:
     def stats(self) -> Stats:
         """The counts so far."""
         store = self._store()
-        with self._lock:
+        with self._own_lock():
             kind = StoreKind.FILES if isinstance(store, FileStore) else StoreKind.SQLITE
             return replace(self._counts, store=kind, databases_set_aside=store.databases_set_aside, in_memory=len(self._pending))
 
@@ -186,9 +186,12 @@ class LocalTier:
         self._flush()
         self._store().close()
 
-    def _store(self) -> Store:
+    def _own_lock(self) -> threading.Lock:
         if self._pid != os.getpid():  # a fork may have copied a lock that nobody holds any more
             self._lock, self._pid = threading.Lock(), os.getpid()
+        return self._lock
+
+    def _store(self) -> Store:
         if self._the_store is None:
             if is_network_file_system(self.directory):
                 self._the_store = self._files()
@@ -253,7 +256,7 @@ class LocalTier:
         return good
 
     def _save(self, name: str, data: bytes, choice: _Choice) -> bool:
-        with self._lock:
+        with self._own_lock():
             waiting = self._pending.get(name)
         data, choice = self._joined(waiting, data, choice)  # what is in memory is older, and must not be written after this
         try:
@@ -261,7 +264,7 @@ class LocalTier:
         except StoreError as error:
             self._count(write_failures=1)
             self._warn(error)
-            with self._lock:
+            with self._own_lock():
                 meanwhile = self._pending.pop(name, None)
                 self._pending[name] = (data, choice) if meanwhile is waiting else self._joined(meanwhile, data, choice)
                 if error.fault is Fault.NEWER:
@@ -271,7 +274,7 @@ class LocalTier:
                     del self._pending[oldest]
             return False
         self._count(writes=1)
-        with self._lock:
+        with self._own_lock():
             if self._pending.get(name) is waiting:
                 self._pending.pop(name, None)
                 self._left_alone.discard(name)
@@ -316,7 +319,8 @@ class LocalTier:
             return new
         best = second.joined(first.quarantined) if choice is _Choice.FORCED else better(first, second)
         kept = encode_record(best)
-        return old if kept == entry else self._trust.seal(kept)
+        # With a secret, what was not signed (or not with it) is signed now; without one, a signature of others stays.
+        return old if kept == entry and self._trust.secret is None else self._trust.seal(kept)
 
     def _flush(self) -> None:
         """Write what was kept in memory; what cannot be written stays there."""
@@ -328,20 +332,20 @@ class LocalTier:
             except StoreError as error:
                 log.debug("still not written: %s", error)
                 if error.fault is Fault.NEWER:
-                    with self._lock:
+                    with self._own_lock():
                         self._left_alone.add(name)
                     continue
                 return
-            with self._lock:
+            with self._own_lock():
                 if self._pending.get(name) is entry:
                     del self._pending[name]
 
     def _count(self, **more: int) -> None:
-        with self._lock:
+        with self._own_lock():
             self._counts = replace(self._counts, **{name: getattr(self._counts, name) + n for name, n in more.items()})
 
     def _warn(self, error: StoreError) -> None:
-        with self._lock:
+        with self._own_lock():
             if error.fault in self._warned:
                 return
             self._warned.add(error.fault)

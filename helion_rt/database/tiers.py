@@ -52,10 +52,11 @@ class _Hits:
     misses: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Watcher:
     then: Then
     every: float
+    known: Record | None  # what it was told of last, or this process was given before
 
 
 class Tiers:
@@ -166,8 +167,9 @@ class Tiers:
         return asked
 
     def watch(self, key: Key, then: Then, every: float = WATCH_SECONDS) -> Callable[[], None]:
-        """Have ``then`` called, as ``ask`` does, whenever a better record of ``key`` comes from a shared tier, until what is returned is
-        called. A tier that does not tell by itself is asked every so many seconds."""
+        """Have ``then`` called, as ``ask`` does, whenever another record of ``key`` serves than before: one that came from a shared tier,
+        or that another process of this machine has put into the local one. Until what is returned is called. A tier that does not tell by
+        itself is asked every so many seconds."""
         token, digest = object(), key.digest
 
         def stop() -> None:
@@ -179,15 +181,15 @@ class Tiers:
             self._watch_again(key)
 
         with self._own_lock():
-            self._watchers.setdefault(digest, {})[token] = _Watcher(then, every)
+            self._watchers.setdefault(digest, {})[token] = _Watcher(then, every, self._memory.get(digest))
         self._watch_again(key)
         return stop
 
     def _watch_again(self, key: Key) -> None:
         with self._own_lock():
             every = min((watcher.every for watcher in self._watchers.get(key.digest, {}).values()), default=None)
-        for exchange in self._exchanges:
-            exchange.unwatch(key.digest) if every is None else exchange.watch(key, every)
+            for exchange in self._exchanges:  # under the lock: of two at once the later one has the last word
+                exchange.unwatch(key.digest) if every is None else exchange.watch(key, every)
 
     @contextlib.contextmanager
     def lease(self, key: Key) -> Iterator[Holder]:
@@ -235,12 +237,12 @@ class Tiers:
         if self.modes.local.writes:
             stored = self.local.put(record, force=force)
         else:
-            known, stored = self._kept.get(digest), False
-            if known is not None and force:
-                record = record.joined(known.quarantined)
-            elif known is not None:
-                record = better(known, record)
-            _bounded(self._kept, digest, record)
+            stored = False
+            with self._own_lock():
+                known = self._kept.get(digest)
+                if known is not None:
+                    record = record.joined(known.quarantined) if force else better(known, record)
+                _bounded(self._kept, digest, record)
         with self._own_lock():
             self._changes += 1
             self._memory.pop(digest, None)
@@ -268,17 +270,26 @@ class Tiers:
         unknown = stored is not None and _is_for_others(stored) and (found is None or better(found, stored) != found)
         hand_on = stored if unknown else None
         kept = stored if found is None else found if stored is None else self._prefer(stored, found)
-        if kept is None or kept == stored:
-            return Arrival(None, hand_on)
-        self._store(kept, force=stored is not None and better(stored, kept) != kept)
+        if kept is not None and kept != stored:
+            self._store(kept, force=stored is not None and better(stored, kept) != kept)
         after = self._best(kept, key)
-        if after is None or after == before:
+        if after is None:
             return Arrival(None, hand_on)
+        self._tell(key.digest, after)
+        return Arrival(None if after == before else after, hand_on)
+
+    def _tell(self, digest: str, serves: Record) -> None:
+        """Tell those who watch a key of a record that they do not know. That it was here already means nothing: another process of this
+        machine, which was faster, may have put it into the local tier."""
         with self._own_lock():
-            watchers = list(self._watchers.get(key.digest, {}).values())
+            if self._memory.get(digest, serves) != serves:
+                self._changes += 1
+                self._memory.pop(digest, None)
+            watchers = [watcher for watcher in self._watchers.get(digest, {}).values() if watcher.known != serves]
+            for watcher in watchers:
+                watcher.known = serves
         for watcher in watchers:
-            call(watcher.then, after)
-        return Arrival(after, hand_on)
+            call(watcher.then, serves)
 
 
 def _is_for_others(record: Record) -> bool:

@@ -174,8 +174,8 @@ def _answered(filled: Filled, tier: Tiers, terms: Terms) -> Filled | None:
 
 
 def _is_settled(record: Record | None) -> bool:
-    """Does a record say more than a model does, or that everything failed not long ago?"""
-    if record is None or standing(record, prepare.toolchain()) is Standing.MISS:
+    """Does a record say more than a model does, or that everything failed not long ago, and does nobody want another search?"""
+    if record is None or record.retune or standing(record, prepare.toolchain()) is Standing.MISS:
         return False
     return record.evidence.kind is not EvidenceKind.MODELLED or record.status is Status.ALL_FAILED
 
@@ -193,7 +193,7 @@ def _seeds(filled: Filled, kernel: str, tier: Tiers) -> list[Config]:
 
 def _unkept(tier: Tiers) -> str:
     """Why a record goes with this process, if it does."""
-    tier.close()  # tries once more to write what could not be written
+    tier.local.close()  # tries once more to write what could not be written; other keys may be on their way to shared tiers
     return f"found, but {tier.directory} cannot be written" if tier.stats().in_memory else ""
 
 

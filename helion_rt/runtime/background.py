@@ -43,6 +43,7 @@ class Tuner:
         self._queue: list[Slot] = []
         self._unstored: list[Slot] = []
         self._offered: list[Slot] = []
+        self._taking = False  # the thread looks at what was offered
         self._not_before: dict[int, float] = {}
         self._thread: threading.Thread | None = None
         self._waiting = 0
@@ -90,9 +91,13 @@ class Tuner:
             self._waiting += 1
             self._change.notify_all()
             try:
-                return self._change.wait_for(lambda: self._stopping or not (self._queue or self._unstored or self._offered), timeout)
+                return self._change.wait_for(lambda: self._stopping or self._is_through, timeout)
             finally:
                 self._waiting -= 1
+
+    @property
+    def _is_through(self) -> bool:
+        return not (self._queue or self._unstored or self._offered or self._taking)
 
     def stop(self) -> None:
         """End tuning: kill the worker, join the thread, store the programs that are not stored yet."""
@@ -232,6 +237,8 @@ class Tuner:
                         slot.tuning = Tuning.ELSEWHERE
                         return POLL_SECONDS
                     if self._adopt(slot):  # it finished between the look-up and the lock
+                        if not slot.is_tried:
+                            improve.settle_extents(slot, self._workers, lambda: self._stopping)
                         return None
                     slot.tuning = Tuning.RUNNING
                     improve.improve(slot, self._workers, lambda: self._stopping, lambda: self._take_offers(slot))
@@ -255,6 +262,9 @@ class Tuner:
         """Serve what tiers had to offer, but to the slot that is being tuned: whatever comes of that is merged."""
         with self._change:
             slots = [slot for slot in self._offered if slot is not running]
+            # Before it is looked at: what comes meanwhile is another offer.
+            self._offered = [slot for slot in self._offered if slot is running]
+            self._taking = bool(slots)
         for slot in slots:
             try:
                 final = not slot.evicted and self._adopt(slot) and slot.is_tried
@@ -262,11 +272,11 @@ class Tuner:
                 counters.tuner_errors += 1
                 logger.warning("kernel %s: what a tier has cannot be served: %s: %s", slot.kernel.name, type(error).__name__, error)
                 final = False
-            if final and slot is not running:
+            if final:
                 self._finish(slot)
         if slots:
             with self._change:
-                self._offered = [slot for slot in self._offered if slot not in slots]
+                self._taking = False
                 self._change.notify_all()
 
     def _count_worker(self) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -43,6 +44,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("helion_rt.runtime")
 
 EXACT_UP_TO = 16
+
+# Programs at rounded extents that a kernel keeps: of so many signatures, and so many of each, for other values that are compiled in.
+MAX_ROUNDED = 1024
+MAX_PROGRAMS_OF_ONE = 16
 
 
 def round_up(extent: int) -> int:
@@ -186,11 +191,12 @@ class Rounded:
 
 
 class Programs:
-    """The programs of a kernel at rounded extents that this process has come by, so that the next extent of a bucket finds its own.
-    Two threads at once may each find one; either does."""
+    """The programs of a kernel at rounded extents that this process has come by, so that the next extent of a bucket finds its own:
+    the latest ones of each. Two threads at once may each find one; either does."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Fact, ...], list[Program]] = {}
+        self._lock = threading.Lock()
+        self._found: dict[tuple[Fact, ...], tuple[Program, ...]] = {}
         self._refused: set[tuple[Fact, ...]] = set()
 
     def get(
@@ -214,5 +220,8 @@ class Programs:
             )  # fmt: skip
             self._refused.add(facts)
             return None
-        self._found.setdefault(facts, []).append(found.program)
+        with self._lock:
+            self._found[facts] = (found.program, *self._found.pop(facts, ()))[:MAX_PROGRAMS_OF_ONE]
+            while len(self._found) > MAX_ROUNDED:
+                del self._found[next(iter(self._found))]
         return Rounded(bound, found.program, found.aliases)

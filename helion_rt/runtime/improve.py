@@ -9,6 +9,7 @@ from typing import Any
 
 from helion_rt.config import Config
 from helion_rt.database import Evidence, EvidenceKind, Key, Record, Status, machine_name, utc_now
+from helion_rt.database import Origin as CameBy
 from helion_rt.exc import ConfigError
 from helion_rt.program import codec
 from helion_rt.program.ir import Program
@@ -304,7 +305,9 @@ def _has_settled(slot: Slot, evaluator: Evaluator, record: Record) -> bool:
     evidence = dataclasses.replace(
         record.evidence, ms=pairs.a_ms, default_ms=pairs.b_ms, spread=spread(pairs.a), pairs=len(pairs.a)
     )
-    anew = dataclasses.replace(record, evidence=evidence, toolchain=prepare.toolchain(), machine=machine_name(), date=utc_now())
+    anew = dataclasses.replace(
+        record, evidence=evidence, toolchain=prepare.toolchain(), machine=machine_name(), date=utc_now(), origin=CameBy.TUNED_HERE
+    )
     slot.tier.put(anew, force=True)
     slot.serving = dataclasses.replace(slot.serving, evidence=prepare.evidence_dict(anew))
     return True

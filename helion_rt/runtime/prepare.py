@@ -365,13 +365,20 @@ def heed(slot: Slot, record: Record) -> None:
     serving = slot.serving
     if serving.origin not in (Origin.RECORD, Origin.TUNED) or serving.config is None:
         return
-    quarantined = [config for config in map(_config_of, record.quarantined) if config is not None]
-    if serving.config in (quarantined if slot.bucket is None else [config_here(slot, config) for config in quarantined]):
+    if _is_quarantined(slot, serving.config, record):
         counters.peer_rollbacks += 1
         logger.warning("kernel %s: %r was put in quarantine by a peer, the default serves", slot.kernel.name, serving.config)
         serve_default(slot)
     elif record.status is Status.NO_CANDIDATE and standing(record, toolchain()) is Standing.FINAL:
         serve_default(slot, evidence_dict(record))  # what served was a hint
+
+
+def _is_quarantined(slot: Slot, config: Config, record: Record) -> bool:
+    """Is a config that serves ``slot`` one that ``record`` knows to be in quarantine?"""
+    if slot.bucket is None:
+        return replace(record, status=Status.WINNER, config=config.to_dict()).is_void
+    known = [bad for bad in map(_config_of, record.quarantined) if bad is not None]
+    return config in [buckets.fitted(bad, slot.bucket.space, slot.space) for bad in known]
 
 
 def _config_of(plain: dict[str, Any]) -> Config | None:
@@ -462,6 +469,8 @@ def rescue(slot: Slot, failed: Serving, error: Exception) -> None:
         withdraw(slot, record, f"a call failed: {type(error).__name__}: {error}")
     else:
         logger.warning("kernel %s: a call failed under %r, the default serves: %s", slot.kernel.name, failed.config, str(error)[:300])
+        if slot.bucket is not None:
+            slot.bucket.unusable.add(failed.config)  # or the bucket's record would bring it back
     serve_default(slot)
 
 

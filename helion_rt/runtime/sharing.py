@@ -100,6 +100,8 @@ def watch(slot: Slot) -> None:
         slot.watching = slot.tier.watch(slot.key, functools.partial(_arrived, weakref.ref(slot)), every), every
         if before is not None:
             before[0]()
+        if slot.evicted:  # meanwhile: who did that found nothing to end
+            slot.unwatch()
 
 
 def _arrived(reference: weakref.ref[Slot], record: Record) -> None:

@@ -46,7 +46,7 @@ class Standing(enum.Enum):
 
     FINAL = "final"  # it serves, and nothing is to be found out
     HINT = "hint"  # it serves from the first call, and is tried here in the background
-    MISS = "miss"  # it does not serve: of another space, void, or a failure that is due to be tried again
+    MISS = "miss"  # it does not serve: of another space, void, rolled back, or a failure that is due to be tried again
 
 
 class Reason(enum.Enum):
@@ -56,13 +56,14 @@ class Reason(enum.Enum):
     NO_RECORD = "no record"
     OTHER_SPACE = "found in another version of the space of configs"
     VOID = "its winner is in quarantine"
+    TAKEN_BACK = "its winner was rolled back, and nothing was searched since"
     OLD_FAILURE = "no config worked then; it is time to try again"
     RECENT_FAILURE = "no config worked when it was last tried"
     RETUNE = "somebody wants it searched again (`helion-rt cache retune`)"
     NOT_STRICT = "strict: only what was measured may serve"
     NOT_MEASURED = "not measured, only predicted"
     OTHER_TOOLCHAIN = "found under another toolchain"
-    FROM_ELSEWHERE = "not found by this machine"
+    FROM_ELSEWHERE = "imported or shipped, and not tried here yet"
     OLD = "measured long ago"
     NOT_LEGAL = "its config is not legal here"  # told by who looks at the program: ``judge`` does not
 
@@ -98,7 +99,9 @@ def judge(record: Record | None, toolchain: Mapping[str, str], *, strict: bool =
     if record.status is Status.ALL_FAILED:
         if record.retune:
             return Verdict(Standing.MISS, Reason.RETUNE)
-        if other or age >= RETRY_AFTER:
+        if record.evidence.kind is not EvidenceKind.MODELLED:  # not of a search where all failed: see ``improve.make_record``
+            return Verdict(Standing.MISS, Reason.TAKEN_BACK)
+        if other or not _is_recent(age, RETRY_AFTER):
             return Verdict(Standing.MISS, Reason.OLD_FAILURE, other or record.date)
         return Verdict(Standing.FINAL, Reason.RECENT_FAILURE, record.date)
     if strict and not measured:
@@ -111,9 +114,14 @@ def judge(record: Record | None, toolchain: Mapping[str, str], *, strict: bool =
         return Verdict(Standing.HINT, Reason.NOT_MEASURED, record.evidence.kind.value)
     if record.origin is not Origin.TUNED_HERE:
         return Verdict(Standing.HINT, Reason.FROM_ELSEWHERE, record.origin.value)
-    if record.status is not Status.NO_CANDIDATE and age >= MEASURE_AGAIN_AFTER:
+    if record.status is not Status.NO_CANDIDATE and not _is_recent(age, MEASURE_AGAIN_AFTER):
         return Verdict(Standing.HINT, Reason.OLD, record.date)
     return Verdict(Standing.FINAL, Reason.MEASURED_HERE)
+
+
+def _is_recent(age: timedelta, limit: timedelta) -> bool:
+    """Is what is so old to be believed still? Clocks differ, but what is dated far ahead would be believed for ever."""
+    return abs(age) < limit
 
 
 def other_versions(record: Record, toolchain: Mapping[str, str]) -> str:

@@ -35,7 +35,7 @@ def test_equal_lines_count_once_and_the_most_called_come_first() -> None:
         *('{"kernel": "a', "[]", "3", "[" * 100_000, '{"kernel": 3, "args": []}', '{"kernel": "a:b"}'),
         *('{"calls": 3}', '{"id": "a"}', '{"id": "a", "calls": true}', '{"id": ["a"], "calls": 3}'),
         *('{"kernel": "a:b", "args": [], "newer": 1}', '{"kernel": "a:b", "args": [], "kwargs": []}'),
-        '{"kernel": "a:b", "args": [], "target": 3}',
+        *('{"kernel": "a:b", "args": [], "target": 3}', '{"kernel": "a:b", "args": [], "id": ["a"]}'),
     ],
 )
 def test_a_line_that_means_nothing_is_told_by_its_number_and_harms_no_other(line: str) -> None:
@@ -45,7 +45,7 @@ def test_a_line_that_means_nothing_is_told_by_its_number_and_harms_no_other(line
 
 def test_a_bad_line_is_an_entry_with_a_problem(folder: Path) -> None:
     path = folder / "keys.jsonl"
-    path.write_text("\n".join(lines(ENTRY, "{")))
+    path.write_bytes("\n".join(lines(ENTRY, "{\N{EURO SIGN}")).encode()[:-1])  # whoever wrote it was killed
     good, bad = manifest.entries(manifest.load(path), folder, None)
     assert good.kernel is not None and good.target.name == "v5e" and good.label() == "double(64x128, 3.0) on v5e"
     assert bad.kernel is None and bad.name == "line 2"

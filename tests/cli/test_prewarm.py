@@ -15,7 +15,8 @@ import pytest
 import helion_rt
 from helion_rt.cli.main import main
 from helion_rt.database import EvidenceKind, open_local
-from helion_rt.runtime import ahead
+from helion_rt.runtime import ahead, sharing
+from helion_rt.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cli_support import Compiles, Searches, illegal
@@ -91,6 +92,19 @@ def test_what_is_known_is_not_done_again_unless_asked(manifest: Path, searches: 
     _, second = capsys.readouterr().out.split("]\n[")
     assert '"candidates_tried": 0' in second
     assert main([*command, "--again"]) == 0 and searches.calls == ["v5e", "v5e"]
+
+
+def test_what_is_to_be_retuned_is_searched_again(manifest: Path, searches: Searches, own_cache: Path) -> None:
+    words = ["prewarm", str(manifest), "--target", "v5e"]
+    assert main(words) == 0 and searches.calls == ["v5e"]
+    tier = open_local(own_cache)
+    (record,) = tier.records()
+    assert tier.put(record.to_be_retuned())
+    sharing.tiers_of(Settings.from_env()).refresh(record.key)  # as another process, which has it not in memory
+    assert main(words) == 0 and searches.calls == ["v5e", "v5e"]
+    (found,) = tier.records()
+    assert not found.retune and found.revision == record.revision + 1
+    assert main(words) == 0 and searches.calls == ["v5e", "v5e"]
 
 
 def test_the_report_says_what_each_winner_costs_elsewhere(manifest: Path, searches: Searches, capsys: pytest.CaptureFixture[str]) -> None:

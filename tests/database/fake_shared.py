@@ -70,13 +70,17 @@ class FakeShared:
 
     def release_lease(self, digest: str, owner: str) -> None:
         self._called("release")
-        if self.leases.get(digest) == owner:
-            del self.leases[digest]
+        with self._change:
+            if self.leases.get(digest) == owner:
+                del self.leases[digest]
+            self._change.notify_all()
 
     def subscribe(self, callback: Callable[[str], None], missed: Callable[[], None] = lambda: None) -> Callable[[], None] | None:
         if not self.tells:
             return None
-        self.told.append(callback)
+        with self._change:
+            self.told.append(callback)
+            self._change.notify_all()
         return lambda: self.told.remove(callback)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import pickle
@@ -22,6 +23,7 @@ from helion_rt.database import LocalTier, Record, StoreKind, Trust, encode_recor
 from helion_rt.database import tier as tier_module
 from helion_rt.database.codec import encode_program, to_plain
 from helion_rt.database.key import pack
+from helion_rt.database.sqlite_store import SqliteStore
 from helion_rt.database.store import StoreError
 
 Make = Callable[..., Record]
@@ -311,6 +313,12 @@ def test_names_that_are_none_do_not_end_a_listing(tmp_path: Path, make_record: M
     fresh = LocalTier(tmp_path)
     assert sorted(r.kernel for r in fresh.records()) == sorted(r.kernel for r in made)
     assert sorted(fresh.store.names()) == sorted(f"r-{r.key.digest}" for r in made)
+
+
+def test_an_index_that_goes_round_in_circles_ends_a_listing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(tmp_path)
+    monkeypatch.setattr(store, "_query", lambda query, values: [(f"r-{digit * 64}", "") for digit in "12"])
+    assert len(list(itertools.islice(store.names("r-"), 100))) == 4
 
 
 @pytest.mark.slow

@@ -92,6 +92,13 @@ class TestTier:
                 assert (tier.stats().untrusted, tier.stats().bad) == (0 if takes else 3, 0)
             assert LocalTier(place, trust=writer).get(make_record().key) == make_record(1), "others' distrust has not removed it"
 
+    def test_what_was_not_signed_is_signed_when_it_is_put_again(self, tmp_path: Path, make_record: Make) -> None:
+        LocalTier(tmp_path).put(make_record(1))
+        LocalTier(tmp_path, trust=OURS).put(make_record(1))
+        assert LocalTier(tmp_path, trust=STRICT).get(make_record().key) == make_record(1)
+        LocalTier(tmp_path).put(make_record(1))  # by one without a secret
+        assert LocalTier(tmp_path, trust=STRICT).get(make_record().key) == make_record(1), "the signature stays"
+
     def test_what_is_not_trusted_gives_way_to_a_worse_record_that_is(self, tmp_path: Path, make_record: Make) -> None:
         for n, writer in enumerate((NOBODY, THEIRS)):
             LocalTier(tmp_path / str(n), trust=writer).put(make_record(9, quarantined=({"block_sizes": [3, 6]},)))

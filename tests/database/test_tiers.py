@@ -344,6 +344,18 @@ class TestLeases:
             # Without this look a process that had not heard of the record would tune the key again.
             assert again is Holder.MINE and there.get(make_record().key) == make_record(1)
 
+    @pytest.mark.parametrize("waits", [True, False])
+    def test_a_bug_after_it_was_taken_leaves_none_behind(self, make_tiers: Callable[..., Tiers], make_record: Make, waits: bool) -> None:
+        shared = FakeShared()
+        shared.get = lambda key: (_ for _ in ()).throw(RuntimeError("a bug"))  # type: ignore[method-assign]
+        if not waits:
+            shared.gate.clear()
+        tiers = make_tiers(shared, timeout=10.0 if waits else 0.05)
+        with tiers.lease(make_record().key) as holder:
+            assert holder is (Holder.MINE if waits else Holder.NONE)
+        shared.gate.set()
+        assert shared.until(lambda: shared.count("release")) and shared.until(lambda: not shared.leases)
+
     def test_close_publishes_and_gives_back(self, make_tiers: Callable[..., Tiers], make_record: Make) -> None:
         shared = FakeShared()
         tiers = make_tiers(shared)
@@ -381,6 +393,26 @@ class TestWatching:
         shared.plant(make_record(1))
         assert wait() == make_record(1) and tiers.get(make_record(key=9).key) is None
 
+    def test_what_another_process_of_this_machine_was_faster_to_fetch_is_told(
+        self, make_tiers: Callable[..., Tiers], make_record: Make
+    ) -> None:
+        """They have one local tier: what comes there through one of them is no news to it, but to whoever watches in the other."""
+        shared, winner = FakeShared(tells=True), make_record(1)
+        ours, miss = make_tiers(shared), make_tiers(shared)
+        ours.put(winner)
+        assert ours.get(winner.key) == winner and shared.until(lambda: shared.stored)
+        then, wait = told()
+        ours.watch(winner.key, then, every=1e6)
+        assert shared.until(lambda: shared.told)
+        for record in (winner.rolled_back(), make_record(2, revision=1)):
+            open_local(ours.directory).put(record)
+            shared.plant(record)
+            heard = wait()
+            assert ours.get(winner.key) == heard and winner.config in heard.quarantined
+        of_nothing, wait = told()
+        miss.watch(winner.key, of_nothing, every=0.02)  # it had asked before there was anything
+        assert wait() == ours.get(winner.key)
+
     def test_the_most_impatient_watcher_counts(self, make_tiers: Callable[..., Tiers], make_record: Make) -> None:
         shared = FakeShared()
         tiers = make_tiers(shared)
@@ -403,7 +435,7 @@ folder, cache = sys.argv[1], sys.argv[2]
 tiers = open_tiers(Settings(cache_dir=Path(cache), shared=(f"file://{folder}",)))
 tiers.put(make_record(1))
 tiers.ask(make_record().key).wait()
-tiers.watch(make_record().key, print, every=0.01)
+tiers.watch(make_record().key, lambda record: None, every=0.01)
 child = os.fork()
 if child == 0:
     assert not any(t.name == "helion-rt-exchange" for t in threading.enumerate())

@@ -27,6 +27,27 @@ from helion_rt.tuning.measure import Pairs
 from helion_rt.tuning.space import SPACE_VERSION, Space
 
 
+def test_a_kernel_keeps_so_many_programs_at_rounded_extents_and_no_more(monkeypatch):
+    monkeypatch.setattr(buckets, "MAX_ROUNDED", 3)
+    monkeypatch.setattr(buckets, "MAX_PROGRAMS_OF_ONE", 2)
+    programs, found = buckets.Programs(), []
+
+    class Factual:  # as a kernel: the facts of arguments are the arguments
+        name, facts = "k", staticmethod(lambda bound: bound)
+
+    def get(bound, program, fits=lambda program, facts: False):
+        find = lambda: found.append(program) or prepare.Found(program, True, ())  # noqa: E731
+        return programs.get(Factual(), bound, find, fits).program
+
+    for extent in range(5):
+        for program in range(3):
+            get((extent,), (extent, program))
+    assert len(found) == 15
+    assert [get((extent,), "anew", lambda *_: True) for extent in (4, 3, 2)] == [(4, 2), (3, 2), (2, 2)]
+    assert [get((2,), "anew", lambda program, _, n=n: program == (2, n)) for n in (2, 1)] == [(2, 2), (2, 1)]
+    assert get((1,), "anew", lambda *_: True) == get((2,), "anew", lambda program, _: program == (2, 0)) == "anew"
+
+
 class Known:
     """An evaluator that knows the seconds of a config by its first block size; a text is a fault."""
 

@@ -12,6 +12,7 @@ import torch
 import helion_rt as helion
 import helion_rt.language as hl
 from helion_rt.database import Evidence, EvidenceKind, Record, Status, host_lock, open_local
+from helion_rt.database import Origin as CameBy
 from helion_rt.runtime import background, improve, prepare
 from helion_rt.runtime.counters import counters
 from helion_rt.runtime.slot import Origin, Tuning
@@ -146,14 +147,38 @@ def test_what_a_retune_finds_takes_the_place_of_a_faster_record(bench, stored):
     assert after.evidence.ms == 90_000.0 > before.evidence.ms and not after.retune and slot.serving.config == CONFIGS[1]
 
 
-def test_an_old_winner_that_still_wins_is_stored_anew(bench, stored):
-    stored(16, **OLD)
+@pytest.mark.parametrize("why", [OLD, {"origin": CameBy.IMPORTED}], ids=["old", "imported"])
+def test_a_winner_that_still_wins_is_stored_anew(bench, stored, why):
+    stored(16, **why)
     known = bench({64: 2.0, 32: 0.1, 16: 1.0})
     slot = serve(make_kernel())
     record = slot.tier.get(slot.key)
     assert set(known.asked) == {16, 64}, "no search: the winner and the default"
     assert record.config == {"block_sizes": [16]} and record.date > "2026" and record.evidence.default_ms == 2000.0
     assert slot.serving.config == CONFIGS[2] and slot.tuning is Tuning.DONE
+    serve(make_kernel())
+    assert len(known.asked) == 2, "once was enough"
+
+
+def test_an_offer_that_comes_while_another_is_looked_at_is_looked_at_too(bench, monkeypatch):
+    bench({})
+    slot, looked, tuner = make_kernel(tune="off").bind(X), [], background.Tuner()
+
+    def adopt(slot):
+        looked.append(slot)
+        if len(looked) == 1:
+            tuner.offer(slot)  # a peer takes back what was just read
+        assert not tuner.wait(0), "it is not through"
+        return False
+
+    monkeypatch.setattr(tuner, "_adopt", adopt)
+    monkeypatch.setattr(tuner, "_start", lambda: None)
+    tuner.offer(slot)
+    tuner.offer(slot)
+    for looks in (1, 2, 2):
+        tuner._take_offers(None)
+        assert len(looked) == looks
+    assert tuner.wait(0)
 
 
 def test_an_old_winner_that_lost_is_rolled_back_and_never_tried_again(bench, stored, caplog):
@@ -218,6 +243,22 @@ def test_a_record_whose_config_does_not_compile_here_is_put_in_quarantine(bench,
     kernel.bind(X)
     (record,) = list(tier.local.records())
     assert record.quarantined == ({"block_sizes": [16]},) and record.status is Status.ALL_FAILED
+
+
+def test_in_the_place_of_a_record_that_does_not_compile_here_another_winner_is_searched(bench, stored, monkeypatch):
+    stored(16)
+    known, served = bench({64: 2.0, 32: 1.0, 16: 0.1}), prepare.serve
+
+    def serve_(slot, config, *rest):
+        if config == CONFIGS[2]:
+            raise RuntimeError("no such instruction")
+        served(slot, config, *rest)
+
+    monkeypatch.setattr(prepare, "serve", serve_)
+    slot = serve(make_kernel())
+    assert set(known.asked) == {64, 32} and slot.serving.config == CONFIGS[1] and slot.serving.origin is Origin.TUNED
+    (record,) = list(slot.tier.local.records())
+    assert record.config == {"block_sizes": [32]} and record.quarantined == ({"block_sizes": [16]},)
 
 
 def test_a_winner_that_fails_in_a_call_is_withdrawn_and_the_default_serves(bench, stored):

@@ -13,6 +13,8 @@ from helion_rt.tuning.space import SPACE_VERSION
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
 TOOLS = {"helion_rt": "1", "jax": "0.10.2", "jaxlib": "0.10.2", "libtpu": "5", "torch": "2"}
 
+ALL_FAILED = {"status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z", "evidence": Evidence(EvidenceKind.MODELLED)}
+
 
 def key(target="cpu;x86_64-v3;2", shape=("64", "64"), dtype="float32", digest="ab"):
     return Key(digest * 32, (("tensor", shape, dtype),), "default", target)
@@ -37,15 +39,19 @@ def record(**changes):
         ({"origin": Origin.IMPORTED}, Standing.HINT),
         ({"retune": True}, Standing.HINT),
         ({"retune": True, "status": Status.NO_CANDIDATE, "config": {}}, Standing.HINT),
-        ({"retune": True, "status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z"}, Standing.MISS),
+        ({"retune": True, **ALL_FAILED}, Standing.MISS),
         ({"toolchain": {**TOOLS, "jax": "0.10.3"}}, Standing.HINT),
         ({"toolchain": {**TOOLS, "torch": "3", "libtpu": "6"}}, Standing.FINAL),  # neither compiles for the CPU
         ({"toolchain": {**TOOLS, "libtpu": "6"}, "key": key("v5e")}, Standing.HINT),
         ({"evidence": Evidence(EvidenceKind.SCHEDULED, 1.0, 2.0)}, Standing.HINT),
         ({"evidence": Evidence(EvidenceKind.MODELLED, 1.0, 2.0), "status": Status.NO_CANDIDATE}, Standing.HINT),
-        ({"status": Status.ALL_FAILED, "config": {}, "evidence": Evidence(EvidenceKind.MODELLED)}, Standing.MISS),  # a day has passed
-        ({"status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z"}, Standing.FINAL),
-        ({"status": Status.ALL_FAILED, "config": {}, "date": "2026-05-31T20:00:00Z", "toolchain": {}}, Standing.MISS),
+        ({**ALL_FAILED, "date": "2026-05-31T00:00:00Z"}, Standing.MISS),  # a day has passed
+        (ALL_FAILED, Standing.FINAL),
+        ({**ALL_FAILED, "toolchain": {}}, Standing.MISS),
+        ({**ALL_FAILED, "evidence": Evidence(EvidenceKind.MEASURED, None, 2.0)}, Standing.MISS),  # rolled back: what else is there?
+        ({"date": "2026-06-01T00:05:00Z"}, Standing.FINAL),  # of a clock that is fast
+        ({"date": "9999-12-31T23:59:59Z"}, Standing.HINT),
+        ({**ALL_FAILED, "date": "9999-12-31T23:59:59Z"}, Standing.MISS),
     ],
 )
 def test_standing(changes, expected):
@@ -88,7 +94,8 @@ def test_strict_serves_only_what_was_measured():
 
 def test_nothing_is_a_miss_and_a_clock_that_was_set_back_harms_nobody():
     assert standing(None, TOOLS) is Standing.MISS
-    assert standing(record(), TOOLS, now=NOW - timedelta(days=900)) is Standing.FINAL
+    assert standing(record(), TOOLS, now=NOW - timedelta(days=20)) is Standing.FINAL
+    assert standing(record(), TOOLS, now=NOW - timedelta(days=900)) is Standing.HINT, "it serves on, and is measured again"
 
 
 def test_the_nearest_winners_of_the_same_kernel_come_first():

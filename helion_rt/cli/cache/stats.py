@@ -68,6 +68,9 @@ def _tiers(settings: Settings) -> Iterator[dict[str, Any]]:
     """The other tiers that this environment names: how many records each has, or why that is not known."""
     for url in settings.shared:
         mode, name = settings.tiers.shared.value, without_password(url)
+        if not settings.tiers.shared.reads:
+            yield {"tier": "shared", "place": name, "mode": mode, "records": None, "problem": "it is off"}
+            continue
         try:
             place = SharedPlace(url, trust_of(settings))
             yield {"tier": "shared", "place": place.name, "mode": mode, "records": sum(1 for _ in place.tier.digests()), "problem": ""}

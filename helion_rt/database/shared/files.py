@@ -39,6 +39,7 @@ _ROUNDS = 8  # how often a writer puts together what it finds
 _LOOKS = 64  # how often a reader looks again when writers removed what it was about to read
 _CLOCK_S = 60.0  # how long the difference between the engine's clock and ours is believed
 _MAX_LEASE_BYTES = 1024
+_FUTURE_S = 600.0  # what we take for the engine's time is late by what reading it took, which is less than this
 _UNREADABLE_LEASE_S = 60.0  # a lease file without content is being written, or its writer died: it counts for so long
 
 
@@ -200,7 +201,9 @@ class FilesEngine:
         return _Lease(_generation(last.name), owner, seconds, last.written)
 
     def _is_over(self, lease: _Lease) -> bool:
-        return self._now() - lease.written > lease.seconds + self._files.granularity
+        """Also where it was written in a future that no delay explains: the clock was set back since, and may take years to get there."""
+        age = self._now() - lease.written
+        return age > lease.seconds + self._files.granularity or age < -_FUTURE_S
 
     def _now(self) -> float:
         """The clock of the engine: read off a new file once a minute, between that it goes with ours that knows no date.

@@ -79,17 +79,19 @@ class FolderFiles:
 
     def list(self, directory: str, prefix: str = "") -> list[Entry]:
         found = []
-        for item in self._scan(directory):
-            if item.name.startswith(prefix):
-                try:
-                    status = item.stat(follow_symlinks=False)
-                except FileNotFoundError:  # removed since it was listed
-                    continue
-                found.append(Entry(item.name, status.st_size, status.st_mtime))
+        with _told(self._root):
+            for item in self._scan(directory):
+                if item.name.startswith(prefix):
+                    try:
+                        status = item.stat(follow_symlinks=False)
+                    except FileNotFoundError:  # removed since it was listed
+                        continue
+                    found.append(Entry(item.name, status.st_size, status.st_mtime))
         return found
 
     def directories(self, directory: str) -> list[str]:
-        return [item.name for item in self._scan(directory) if item.is_dir(follow_symlinks=False)]
+        with _told(self._root):
+            return [item.name for item in self._scan(directory) if item.is_dir(follow_symlinks=False)]
 
     def remove(self, path: str) -> bool:
         with _told(self._root):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..store import Fault
-from .engine import MAX_ENTRY_BYTES, Choose, SharedError
+from .engine import MAX_ENTRY_BYTES, MAX_LEASE_S, Choose, SharedError
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -48,8 +48,9 @@ if redis.call('TYPE', KEYS[1]).ok == 'string' and redis.call('GET', KEYS[1]) == 
   return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 end
 if redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then return 1 end
-if redis.call('PTTL', KEYS[1]) >= 0 then return 0 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])  -- what never expires is no lease of ours
+local left = redis.call('PTTL', KEYS[1])
+if left >= 0 and left <= tonumber(ARGV[3]) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])  -- what never expires, or in years, is no lease of ours
 return 1
 """
 _RENEW = """
@@ -137,7 +138,7 @@ class RedisEngine:
             return bool(client.delete(self._record(name)))
 
     def take(self, name: str, owner: str, seconds: float) -> bool:
-        return bool(self._script(_TAKE, self._lease(name), owner, round(seconds * 1000)))
+        return bool(self._script(_TAKE, self._lease(name), owner, round(seconds * 1000), round(MAX_LEASE_S * 1000)))
 
     def renew(self, name: str, owner: str, seconds: float) -> bool:
         return bool(self._script(_RENEW, self._lease(name), owner, round(seconds * 1000)))

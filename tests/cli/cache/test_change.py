@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from helion_rt.database import LocalTier, Status, better, utc_now
+from helion_rt.database import Evidence, EvidenceKind, LocalTier, Status, better, utc_now
 from helion_rt.database.shared import open_shared
 from helion_rt.database.signing import Trust
 from helion_rt.runtime.standing import Standing, standing, toolchain_here
@@ -89,7 +89,10 @@ def test_retune(run: Any, make: Any, fill: Any, has: Any, home: Path) -> None:
 
 
 def test_retune_of_what_failed(make: Any) -> None:
-    failed = make(status=Status.ALL_FAILED, config={}, toolchain=toolchain_here(), space_version=SPACE_VERSION, date=utc_now())
+    nothing = Evidence(EvidenceKind.MODELLED)
+    failed = make(
+        status=Status.ALL_FAILED, config={}, toolchain=toolchain_here(), space_version=SPACE_VERSION, date=utc_now(), evidence=nothing
+    )
     assert standing(failed, toolchain_here()) is Standing.FINAL
     assert standing(failed.to_be_retuned(), toolchain_here()) is Standing.MISS
     none = make(status=Status.NO_CANDIDATE, config={}, toolchain=toolchain_here(), space_version=SPACE_VERSION)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import queue
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from database_support import make_record
 from shared_servers import Server
 
 from helion_rt.database.shared import SharedError, SharedTier, open_shared
+from helion_rt.database.shared.folder import FolderFiles
 from helion_rt.database.signing import Trust
 
 GENEROUS_S = 60.0
@@ -145,6 +147,21 @@ class TestFolder:
         tier = open_shared(f"file://{tmp_path}/file", trust=Trust())
         with pytest.raises(SharedError):
             tier.put(make_record())
+
+    def test_what_was_listed_cannot_be_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        class Stale:
+            name = f"{make_record().key.digest}.0.rec"
+
+            def stat(self, *, follow_symlinks: bool) -> object:
+                raise OSError(errno.ESTALE, "Stale file handle")
+
+            is_dir = stat
+
+        monkeypatch.setattr(FolderFiles, "_scan", lambda *_: [Stale()])
+        tier = open_shared(f"file://{tmp_path}", trust=Trust())
+        for ask in (lambda: tier.get(make_record().key), lambda: list(tier.digests())):
+            with pytest.raises(SharedError, match="Stale file handle"):
+                ask()
 
     def test_it_is_emptied_while_it_is_used(self, tmp_path: Path) -> None:
         tier = open_shared(f"file://{tmp_path}", trust=Trust())

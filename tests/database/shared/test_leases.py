@@ -17,6 +17,7 @@ from helion_rt.database.lease import Lease
 from helion_rt.database.shared import SharedTier, open_shared
 from helion_rt.database.shared.files import Entry, FilesEngine
 from helion_rt.database.shared.folder import FolderFiles
+from helion_rt.database.shared.redis import RedisEngine
 from helion_rt.database.signing import Trust
 
 DIGEST = make_record().key.digest
@@ -172,6 +173,28 @@ def test_the_folders_clock_counts(tmp_path: Path, skew: float) -> None:
     written = file.stat().st_mtime
     os.utime(file, (written - 700, written - 700))
     assert engine().take(DIGEST, "b", 600)
+
+
+def test_a_lease_from_the_far_future_holds_nobody_up(tmp_path: Path) -> None:
+    """The clock of the folder's server was set back."""
+    engine = FilesEngine(FolderFiles(tmp_path, anybody=False))
+    assert engine.take(DIGEST, "a", 600)
+    (file,) = tmp_path.rglob("*.lease")
+    written = file.stat().st_mtime
+    os.utime(file, (written + 300,) * 2)
+    assert not engine.take(DIGEST, "b", 600)
+    os.utime(file, (written + 100_000,) * 2)
+    assert engine.take(DIGEST, "b", 600)
+
+
+@pytest.mark.parametrize("engine_url", ["redis"], indirect=True)
+def test_a_value_that_ends_never_or_in_years_is_no_lease(engine_url: str) -> None:
+    tier = open_shared(engine_url, trust=Trust(), timeout=20.0)
+    assert isinstance(tier.engine, RedisEngine)
+    with tier.engine._told() as client:
+        for expiry in ({}, {"px": 10**12}):
+            client.set(tier.engine._lease(DIGEST), b"planted", **expiry)
+            assert tier.take_lease(DIGEST, "a", 600) and not tier.take_lease(DIGEST, "b", 600)
 
 
 def test_one_that_slept_since_it_looked_gets_nothing(tmp_path: Path) -> None:

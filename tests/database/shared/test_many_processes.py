@@ -21,6 +21,10 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 
 KEYS = 3
 
+# A bucket is served by a simulation in Python, many times slower than the engines: with it these take a quarter of an hour each.
+_HOW_LONG = {"folder": pytest.mark.slow, "redis": pytest.mark.slow, "s3": pytest.mark.long}
+EVERY_ENGINE = pytest.mark.parametrize("engine_url", [pytest.param(name, marks=mark) for name, mark in _HOW_LONG.items()], indirect=True)
+
 # Random puts, gets and merges (what was found, rolled back, is put again). What a process has put or found is in all it finds later.
 HAMMER = """
 import base64, random
@@ -93,9 +97,8 @@ def test_some_processes_at_once(engine_url: str, processes: int, operations: int
     hammer(engine_url, tmp_path, start_script, processes, operations)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("engine_url", ["folder", "redis", "s3"], indirect=True)
+@EVERY_ENGINE
 def test_sixteen_processes_at_once(engine_url: str, tmp_path: Path, start_script: Start) -> None:
     hammer(engine_url, tmp_path, start_script, processes=16, operations=500)
 
@@ -173,8 +176,7 @@ def test_kill_9_at_random_moments(engine_url: str, rounds: int, run_script: Run)
     assert int(run_script(KILLER, engine_url, rounds, timeout=280).stdout) >= rounds / 2, "hardly anything was written before the kills"
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("engine_url", ["folder", "redis", "s3"], indirect=True)
+@EVERY_ENGINE
 def test_kill_9_at_300_random_moments(engine_url: str, run_script: Run) -> None:
     assert int(run_script(KILLER, engine_url, 300, timeout=3000).stdout) >= 150, "hardly anything was written before the kills"
