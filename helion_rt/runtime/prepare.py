@@ -315,6 +315,10 @@ def adopt(slot: Slot, record: Record) -> Standing:
             serve(slot, here, Origin.RECORD, evidence)
             return found
         except Exception as error:  # the compilers' own errors have no common base
+            if slot.bucket is None and _wants_memory(error):
+                slot.refused.add(config)
+                logger.warning("kernel %s: no memory for %r, the default serves: %s", slot.kernel.name, here, str(error)[:300])
+                return Standing.MISS
             if slot.bucket is None:
                 withdraw(slot, record, f"it does not compile: {error}")
                 return Standing.MISS
@@ -464,14 +468,18 @@ def rescue(slot: Slot, failed: Serving, error: Exception) -> None:
         fall_back(slot)
         return
     record = slot.tier.get(slot.key)
-    wants_memory = isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)  # that may be the others' fault
-    if record is not None and record.config == failed.config.to_dict() and not wants_memory:
+    if record is not None and record.config == failed.config.to_dict() and not _wants_memory(error):
         withdraw(slot, record, f"a call failed: {type(error).__name__}: {error}")
     else:
         logger.warning("kernel %s: a call failed under %r, the default serves: %s", slot.kernel.name, failed.config, str(error)[:300])
         if slot.bucket is not None:
             slot.bucket.unusable.add(failed.config)  # or the bucket's record would bring it back
     serve_default(slot)
+
+
+def _wants_memory(error: Exception) -> bool:
+    """Has something failed for want of memory? That may be the fault of what else the process, or the machine, is doing."""
+    return isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)
 
 
 def evidence_dict(record: Record) -> dict[str, Any]:

@@ -245,6 +245,22 @@ def test_a_record_whose_config_does_not_compile_here_is_put_in_quarantine(bench,
     assert record.quarantined == ({"block_sizes": [16]},) and record.status is Status.ALL_FAILED
 
 
+def test_a_record_for_whose_config_there_was_no_memory_stays_what_it_is(bench, stored, monkeypatch):
+    tier, served = stored(16), prepare.serve
+
+    def serve_(slot, config, *rest):
+        if config == CONFIGS[2]:
+            raise RuntimeError("RESOURCE_EXHAUSTED: out of memory")
+        served(slot, config, *rest)
+
+    monkeypatch.setattr(prepare, "serve", serve_)
+    kernel = make_kernel(tune="off")
+    kernel.bind(X)
+    (record,) = list(tier.local.records())
+    assert record.status is Status.WINNER and not record.quarantined
+    assert kernel(X) is not None
+
+
 def test_in_the_place_of_a_record_that_does_not_compile_here_another_winner_is_searched(bench, stored, monkeypatch):
     stored(16)
     known, served = bench({64: 2.0, 32: 1.0, 16: 0.1}), prepare.serve
