@@ -16,7 +16,7 @@ slow: $(STAMP)
 
 FUZZ_SECONDS ?= 600
 fuzz: $(STAMP)
-	$(BIN)/python -m pytest -q -m long tests/fuzz
+	$(BIN)/python -m pytest -q -m long tests/fuzz -p no:cacheprovider
 	$(BIN)/python -m scripts.fuzz_records --seconds $(FUZZ_SECONDS)
 
 long: $(STAMP)
