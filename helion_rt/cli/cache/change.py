@@ -39,11 +39,14 @@ def add_parsers(actions: Any) -> None:
 
 
 def _chosen(place: Place, args: argparse.Namespace) -> list[Record]:
-    """The records that are meant. Raises ``ConfigError`` where nothing says which."""
+    """The records that are meant. Raises ``ConfigError`` where nothing says which, or a prefix means several."""
     if not args.key and args.kernel is None and args.target is None:
         raise ConfigError("which records?", hint="give the first digits of a key, --kernel or --target (--kernel '*' for all)")
     prefix = (args.key or "").lower()
-    return [record for record in chosen(place.records(), args) if record.key.digest.startswith(prefix)]
+    found = [record for record in chosen(place.records(), args) if record.key.digest.startswith(prefix)]
+    if prefix and len(found) > 1:
+        raise ConfigError(f"{prefix!r} is the beginning of {len(found)} keys", hint="give more digits, or --kernel and --target")
+    return found
 
 
 def _none(place: Place) -> int:

@@ -28,6 +28,16 @@ def test_forget_by_a_prefix(run: Any, make: Any, fill: Any, has: Any, home: Path
     assert run("forget", make(key=1).key.digest, "--yes").status == 1
 
 
+@pytest.mark.parametrize("action", [("forget", "--yes"), ("retune",)], ids=["forget", "retune"])
+def test_a_prefix_of_several_keys_is_refused(action: tuple[str, ...], run: Any, make: Any, fill: Any, has: Any, home: Path) -> None:
+    many = [make(key=n) for n in range(17)]  # of 17 digests two begin alike
+    fill(home, *many)
+    digit = next(d for d in "0123456789abcdef" if sum(record.key.digest.startswith(d) for record in many) > 1)
+    result = run(action[0], digit, *action[1:])
+    assert result.status == 1 and "keys" in result.err and len(has(home)) == 17
+    assert not any(record.retune for record in has(home).values())
+
+
 def test_forget_of_a_kernel_on_a_target(run: Any, make: Any, fill: Any, has: Any, home: Path) -> None:
     fill(home, make(key=1), make(key=1, target="v6e"), make(key=2))
     assert run("forget", "--kernel", "kernel_1", "--target", "v6e", "--yes").status == 0
