@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from .paths import make_private_directory, who_else_may_write
+from .paths import make_private_directory, sync_directory, who_else_may_write
 from .store import MAX_SET_ASIDE, Fault, StoreError
 
 _SHARD = re.compile(r"[rp]-[0-9a-f]{2}", re.ASCII)
@@ -159,7 +159,7 @@ class FileStore:
             os.replace(draft, shard / f"{name}.{hashlib.sha256(data).hexdigest()[:16]}.rec")
         finally:
             draft.unlink(missing_ok=True)
-        _sync_directory(shard)
+        sync_directory(shard)
 
 
 def _listed(directory: Path) -> list[str]:
@@ -192,13 +192,3 @@ def _remove_stale(temporary: Path) -> None:
         with contextlib.suppress(OSError):  # another process may be removing it as well
             if time.time() - file.stat().st_mtime > _STALE_S:
                 file.unlink()
-
-
-def _sync_directory(path: Path) -> None:
-    """Make a rename durable, where the system lets a directory be synced."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Iterable
@@ -76,3 +77,13 @@ def who_else_may_write(path: Path | str, status: os.stat_result | None = None, *
     if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return f"{'everybody' if found.st_mode & stat.S_IWOTH else 'its group'} may write to {path}"
     return ""
+
+
+def sync_directory(path: Path) -> None:
+    """Make a rename durable, where the system lets a directory be synced."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

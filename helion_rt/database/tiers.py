@@ -12,17 +12,19 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from helion_rt.settings import Settings, TierMode, TierModes
 
 from .exchange import Arrival, Asked, Exchange, Holder, LeaseRequest, call
 from .key import Key
 from .record import Origin, Record, Status, better
-from .shared import SharedTier, open_shared
 from .shipped import ShippedTier
 from .signing import Trust
 from .tier import LocalTier, Stats, open_local
+
+if TYPE_CHECKING:
+    from .shared import SharedTier
 
 MAX_IN_MEMORY = 65536
 """Records kept in process memory; the oldest go."""
@@ -317,4 +319,6 @@ def open_tiers(settings: Settings, *, prefer: Prefer = better, more: Sequence[tu
 
 
 def _opener(url: str, trust: Trust) -> Callable[[], SharedTier]:
+    from .shared import open_shared  # late: most processes share nothing
+
     return lambda: open_shared(url, trust=trust)

@@ -9,7 +9,6 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from helion_rt.database.record import Record
-from helion_rt.database.shared import open_shared
 from helion_rt.database.signing import Trust
 from helion_rt.database.tiers import WATCH_SECONDS, Tiers, open_tiers
 from helion_rt.exc import ConfigError
@@ -32,6 +31,8 @@ def share(*tiers: str, mode: TierMode | str = TierMode.WRITE_THROUGH) -> None:
     """Share what is tuned through these tiers (URLs, as in ``HELION_RT_SHARED``) beside those of the environment. ``mode``:
     ``"write-through"`` or ``"read-only"``; where ``HELION_RT_TIERS`` allows less of shared tiers, that counts. Nothing is touched yet.
     Raises ``ConfigError`` for what is no URL of a shared tier, where a library is missing, and after the first call of a kernel."""
+    from helion_rt.database.shared import open_shared  # late: most processes share nothing
+
     try:
         chosen = TierMode(mode)
     except ValueError:

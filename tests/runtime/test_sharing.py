@@ -13,6 +13,7 @@ import torch
 import helion_rt as helion
 import helion_rt.language as hl
 from helion_rt.database import Evidence, EvidenceKind, Record, Status, exchange
+from helion_rt.database import shared as shared_module
 from helion_rt.database import tiers as tiers_module
 from helion_rt.exc import ConfigError
 from helion_rt.runtime import background, improve, prepare, sharing
@@ -62,7 +63,7 @@ def tunes(monkeypatch):
 def shared(tmp_path, monkeypatch, tunes):
     """The shared tier of this process; leases and winners are looked for without much waiting."""
     shared = FakeShared()
-    monkeypatch.setattr(tiers_module, "open_shared", lambda url, trust: shared)
+    monkeypatch.setattr(shared_module, "open_shared", lambda url, trust: shared)
     monkeypatch.setenv("HELION_RT_SHARED", "fake://cluster")
     monkeypatch.setenv("HELION_RT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HELION_RT_RUNTIME_DIR", str(tmp_path / "run"))

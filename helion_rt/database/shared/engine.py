@@ -18,6 +18,14 @@ Choose = Callable[[bytes, bytes], bytes]
 """The merge of two entries. Commutative, associative and idempotent for good ones; may raise, and then nothing is overwritten."""
 
 
+_HEX = frozenset("0123456789abcdef")
+
+
+def is_digest(text: str) -> bool:
+    """Is it the name of a record, 64 hex digits?"""
+    return len(text) == 64 and set(text) <= _HEX
+
+
 class SharedError(StoreError):
     """A shared tier could not be asked or told: unreachable, too slow, not allowed, not trusted. Says why, and never a password."""
 

@@ -25,14 +25,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from .engine import MAX_ENTRY_BYTES, MAX_LEASE_S, Choose
+from .engine import MAX_ENTRY_BYTES, MAX_LEASE_S, Choose, is_digest
 
 LAYOUT = "helion_rt-v1"
 """The directory around it all. A layout that older versions could misread gets another name."""
 
 _SHARDS = [f"{n:02x}" for n in range(256)]
 _LEASE_FILE = re.compile(r"[0-9a-f]{64}\.(\d{12})\.lease", re.ASCII)
-_HEX = frozenset("0123456789abcdef")
 MAX_FILES = 256
 """Files read under one name; there are more only where somebody plants them."""
 _ROUNDS = 8  # how often a writer puts together what it finds
@@ -138,7 +137,7 @@ class FilesEngine:
     def names(self) -> Iterator[str]:
         for shard in sorted(set(_SHARDS) & set(self._files.directories("records"))):
             seen = {entry.name.partition(".")[0] for entry in self._files.list(f"records/{shard}") if entry.name.endswith(".rec")}
-            yield from sorted(name for name in seen if len(name) == 64 and set(name) <= _HEX and name.startswith(shard))
+            yield from sorted(name for name in seen if is_digest(name) and name.startswith(shard))
 
     def remove(self, name: str) -> bool:
         entries = self._files.list(f"records/{name[:2]}", f"{name}.")

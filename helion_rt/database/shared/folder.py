@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..paths import sync_directory
 from ..store import Fault
 from .engine import SharedError
 from .files import LAYOUT, Entry
@@ -45,7 +46,7 @@ class FolderFiles:
                 os.replace(draft, place)
             finally:
                 draft.unlink(missing_ok=True)
-            _sync(place.parent)
+            sync_directory(place.parent)
 
     def create(self, path: str, data: bytes) -> bool:
         with _told(self._root):
@@ -186,13 +187,3 @@ def _told(root: Path) -> Iterator[None]:
 def _chmod(path: Path, mode: int) -> None:
     with contextlib.suppress(OSError):  # mounted buckets have no permissions
         path.chmod(mode)
-
-
-def _sync(directory: Path) -> None:
-    """Make a rename durable, where the system lets a directory be synced."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

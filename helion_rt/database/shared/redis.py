@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..store import Fault
-from .engine import MAX_ENTRY_BYTES, MAX_LEASE_S, Choose, SharedError
+from .engine import MAX_ENTRY_BYTES, MAX_LEASE_S, Choose, SharedError, is_digest
 
 if TYPE_CHECKING:
     from redis import Redis
 
 log = logging.getLogger("helion_rt.database")
 
-_HEX = frozenset("0123456789abcdef")
 _BATCH = 500  # keys a step of a scan
 _PATIENCE_S = 60.0  # a merge that meets ever new writers gives up after this long
 _RECONNECT_S = (0.1, 5.0)  # pauses of a listener that cannot reach the server: the first, the longest
@@ -127,7 +126,7 @@ class RedisEngine:
             cursor, keys = found
             for key in keys:
                 name = key[len(prefix) :].decode("ascii", "replace")
-                if name not in seen and len(name) == 64 and set(name) <= _HEX:
+                if name not in seen and is_digest(name):
                     seen.add(name)
                     yield name
             if not cursor:

@@ -11,11 +11,9 @@ from ..codec import BadRecord, NewerRecord, decode_record, encode_record
 from ..key import Key
 from ..record import Record, better
 from ..signing import Trust
-from .engine import Engine, SharedError
+from .engine import Engine, SharedError, is_digest
 
 log = logging.getLogger("helion_rt.database")
-
-_HEX = frozenset("0123456789abcdef")
 
 
 @dataclass(frozen=True)
@@ -102,7 +100,7 @@ class SharedTier:
         to time. Never raises: it tries until it is stopped."""
 
         def told(digest: str) -> None:
-            if _is_digest(digest):
+            if is_digest(digest):
                 guarded(callback, digest)
 
         def guarded(listener: Callable[..., None], *arguments: str) -> None:
@@ -157,7 +155,7 @@ class SharedTier:
             if best == first:
                 # Of two that say the same everybody takes the same one: the signed one, which is longer.
                 return max(old, new, key=lambda data: (len(data), data)) if best == second else old
-            return new if best == second else self._sealed(best, otherwise=new)
+            return new if best == second else self._trust.seal(encode_record(best))
 
         return choose
 
@@ -168,12 +166,6 @@ class SharedTier:
             raise
         except BadRecord:
             return None
-
-    def _sealed(self, record: Record, otherwise: bytes) -> bytes:
-        try:
-            return self._trust.seal(encode_record(record))
-        except ValueError:  # so much in quarantine that it has no room
-            return otherwise
 
     def _counted(self) -> _Counted:
         return _Counted(self)
@@ -202,11 +194,7 @@ class _Counted:
             self._tier._failed(error)
 
 
-def _is_digest(text: str) -> bool:
-    return len(text) == 64 and set(text) <= _HEX
-
-
 def _checked(digest: str) -> str:
-    if not _is_digest(digest):
+    if not is_digest(digest):
         raise ValueError(f"a digest is 64 hex digits, not {digest[:80]!r}")
     return digest
