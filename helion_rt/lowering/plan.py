@@ -23,6 +23,7 @@ from .legalize import legalize
 from .memory import memory_of
 from .ops import ITEMSIZE, Kind, kind_of
 from .orient import orient
+from .temporaries import points_first
 from .windows import LANES, SUBLANES, Access, DimKind, Loop, Place, Window, WindowDim, Windows
 
 SCALAR_BYTES = 256 << 10  # a tensor that is only read element by element is kept in SMEM up to this size
@@ -143,6 +144,8 @@ def _choices(axes: Sequence[Axis], depth: int, inside: bool) -> tuple[LoopStrate
 def make_plan(program: Program, config: Config, target: Target) -> Plan:
     """The plan of ``program`` under ``config`` on ``target``. Raises ``PlanError`` with the reason if there is none."""
     legal = oriented(legalized(program), tuple(config.get("orientations", ())))
+    if not target.is_tpu:
+        legal = _laid_out(_ById(legal))
     blocks = block_sizes(program, config)
     strategies = list(config.get("loop_strategies", ()))
     count = len(loops(program))
@@ -228,6 +231,11 @@ class _ById:
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _ById) and self.program is other.program
+
+
+@functools.lru_cache(maxsize=8)
+def _laid_out(legal: _ById) -> Program:
+    return points_first(legal.program)
 
 
 def oriented(legal: Program, orientations: tuple[Orientation | None, ...]) -> Program:

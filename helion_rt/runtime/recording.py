@@ -188,7 +188,8 @@ class Recorder:
                 if size + len(data) > MAX_BYTES:
                     self._end(f"has {size} bytes and takes no more")
                     return
-                if size and os.pread(descriptor, 1, size - 1) != b"\n":  # somebody was killed in the middle of a line
+                # Somebody was killed in the middle of a line, or is just writing one: then this makes an empty line, which says nothing.
+                if size and os.pread(descriptor, 1, size - 1) != b"\n":
                     data = b"\n" + data
                 os.write(descriptor, data)
                 self._known.add(line)
