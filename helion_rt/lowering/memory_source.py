@@ -6,10 +6,11 @@ Untyped, as they are to be read there. ``dims`` are the dimensions that index te
 from __future__ import annotations
 
 import functools
-import inspect
 
 import jax.numpy as jnp
 from jax import lax
+
+from .own_text import texts_of
 
 
 def _exist(shape, *bounds):
@@ -123,4 +124,4 @@ def _each(x, dims, positions, values, keep, change):
     return x, jnp.moveaxis(before.reshape(*shape, *rest), back, to)
 
 
-HELPERS = {f.__name__: "\n" + inspect.getsource(f) for f in (_exist, _wrap, _offsets, _take, _put, _each)}
+HELPERS = texts_of(_exist, _wrap, _offsets, _take, _put, _each)

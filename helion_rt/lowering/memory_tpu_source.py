@@ -10,11 +10,12 @@ is selected, of shape ``shape``.
 from __future__ import annotations
 
 import functools
-import inspect
 
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+
+from .own_text import texts_of
 
 
 def _wide(x):
@@ -132,7 +133,4 @@ def _put_each(ref, index, dims, extents, positions, values, keep, shape, first, 
     return _narrow(out, dtype) if before else None
 
 
-HELPERS = {
-    f.__name__: "\n" + inspect.getsource(f)
-    for f in (_wide, _narrow, _hit, _pick, _coordinates, _scalar_at, _wrapped_at, _part, _each_in_turn, _rows, _take_each, _put_each)
-}
+HELPERS = texts_of(_wide, _narrow, _hit, _pick, _coordinates, _scalar_at, _wrapped_at, _part, _each_in_turn, _rows, _take_each, _put_each)

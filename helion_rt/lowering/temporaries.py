@@ -1,7 +1,8 @@
 """How temporaries of the host part lie in memory: what each store picks one position of comes first.
 
-Nobody outside sees the layout of an allocation that only launches use. ``tmp[tile_m, tile_n, tile_k.id] = acc`` writes one element of each row of
-``tmp``; with the last dimension first it writes whole rows. Not for TPUs, where the last two dimensions are tiled and a load would transpose.
+Nobody outside sees the layout of an allocation that only launches use. ``tmp[tile_m, tile_n, tile_k.id] = acc`` writes one element of each
+row of ``tmp``; with the last dimension first it writes whole rows. Not for TPUs, where the last two dimensions are tiled and a load would
+transpose.
 """
 
 from __future__ import annotations

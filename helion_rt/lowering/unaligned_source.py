@@ -6,14 +6,13 @@ slice touches are read, and rolled to where its elements belong.
 
 from __future__ import annotations
 
-import inspect
-
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from .memory_tpu_source import _narrow, _wide
+from .own_text import texts_of
 
 
 def _cut(ref, index, dim, begin, size, unit):
@@ -38,4 +37,4 @@ def _paste(ref, index, dim, begin, size, unit, value):
     ref[tuple(at)] = _narrow(jnp.where((place >= offset) & (place < offset + size), new, old), ref.dtype)
 
 
-HELPERS = {f.__name__: "\n" + inspect.getsource(f) for f in (_cut, _paste)}
+HELPERS = texts_of(_cut, _paste)
