@@ -81,7 +81,7 @@ def test_other_shapes_dtypes_and_numbers_are_other_signatures():
     for bias in (torch.randn(10), torch.randn(10).bfloat16(), torch.randn(1, 10)[0]):
         for scale in (2.0, 3.0, 2.0):
             out = apply(x, lambda value, tile: value * scale + bias[tile[1]])  # noqa: B023
-            assert torch.allclose(out, x * scale + bias)
+            assert torch.allclose(out, x * scale + bias, atol=1e-5)  # XLA may multiply and add in one step
     assert counters.captures == 4  # two dtypes, two scales
 
 
