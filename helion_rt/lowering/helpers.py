@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from . import functions_source, memory_source, memory_tpu_source, philox, scans_source, unaligned_source
 
@@ -53,6 +52,8 @@ def _called(text: str) -> set[str]:
 @functools.cache
 def functions() -> dict[str, Callable[..., Any]]:
     """The helpers as functions, by name."""
+    from jax.experimental.pallas import tpu as pltpu  # late: it is slow to import
+
     names: dict[str, Any] = {"functools": functools, "jax": jax, "jnp": jnp, "lax": lax, "pl": pl, "pltpu": pltpu}
     for text in HELPERS.values():
         exec(compile(text, "<helion_rt helpers>", "exec"), names)

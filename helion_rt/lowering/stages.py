@@ -7,7 +7,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.experimental.pallas import tpu as pltpu
 
 from .. import targets
 from ..config import Config
@@ -70,6 +69,7 @@ class Lowered:
         interpreter finds a data race.
         """
         from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+        from jax.experimental.pallas import tpu as pltpu  # late: it is slow to import
 
         # On the chip HBM is tiled: an array has room up to whole tiles, and a pipeline copies whole tiles.
         params = pltpu.InterpretParams(detect_races=True, uninitialized_memory="nan", buffer_bounds="padded")

@@ -6,13 +6,17 @@ slice touches are read, and rolled to where its elements belong.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from .memory_tpu_source import _narrow, _wide
 from .own_text import texts_of
+
+if TYPE_CHECKING:  # for people: what runs is the text, in generated source, which imports what it needs
+    from jax.experimental.pallas import tpu as pltpu
 
 
 def _cut(ref, index, dim, begin, size, unit):
