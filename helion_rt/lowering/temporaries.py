@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TypeVar
 
-from ..program.ir import Arg, Op, Program, Ref, Region, TensorType, inputs_of, output_leaves, refs_in, walk
+from ..program.ir import Op, Program, Ref, Region, TensorType, inputs_of, output_leaves, refs_in, walk
 from .memory import Memory, memory_of
 from .ops import Kind, kind_of
 
+Item = TypeVar("Item")
 Order = tuple[int, ...]  # the old dimension at each new one
 
 
@@ -67,7 +69,7 @@ def _order(legal: Program, versions: Sequence[int]) -> Order | None:
 
 def _is_plain(legal: Program, memory: Memory) -> bool:
     """Whether the dimensions of what is accessed can be told by the index: no new ones, no index tensors; and no mask is to be turned."""
-    gathers = memory.gathers(lambda value: tuple(legal.types[value].shape))
+    gathers = any(isinstance(element, Ref) and legal.types[element.id].shape for element in memory.index)
     return None not in memory.index and not gathers and not (memory.mask is not None and memory.reads)
 
 
@@ -96,7 +98,7 @@ def _op(op: Op, orders: dict[int, Order], types: list[TensorType]) -> tuple[Op, 
     return dataclasses.replace(new, results=(turned.id,)), Op("aten.permute.default", (turned, back), (), op.results, op.line)
 
 
-def _pick(items: Sequence[Arg], order: Order) -> tuple[Arg, ...]:
+def _pick(items: Sequence[Item], order: Order) -> tuple[Item, ...]:
     return tuple(items[d] for d in order)
 
 
