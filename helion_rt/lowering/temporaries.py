@@ -13,8 +13,9 @@ from typing import TypeVar
 
 from ..program.ir import Op, Program, Ref, Region, TensorType, inputs_of, output_leaves, refs_in, walk
 from .memory import Memory, memory_of
-from .ops import Kind, kind_of
+from .ops import base_name
 
+ALLOCATIONS = ("empty", "full", "ones", "zeros")  # their first argument is the shape
 Item = TypeVar("Item")
 Order = tuple[int, ...]  # the old dimension at each new one
 
@@ -23,7 +24,7 @@ def points_first(legal: Program) -> Program:
     """``legal`` (a legalized program) with its temporaries laid out anew; the same object if there is nothing to do."""
     orders: dict[int, Order] = {}
     for op in legal.host.ops:
-        if kind_of(op.name) is Kind.CREATE and op.args and isinstance(op.args[0], tuple):
+        if base_name(op.name) in ALLOCATIONS:
             versions = _versions(legal, op.results[0])
             if (order := _order(legal, versions)) is not None:
                 orders |= dict.fromkeys(versions, order)
