@@ -38,8 +38,9 @@ def run(args: argparse.Namespace) -> int:
     from helion_rt.runtime.explain import explain
     from helion_rt.runtime.standing import Standing
 
-    from .keys import argument, arguments_of, load_kernel  # late: other actions of `cache` need none of it
+    from .keys import argument, arguments_of, load_kernel, tune_nothing  # late: other actions of `cache` need none of it
 
+    tune_nothing()
     try:
         if args.args is not None and args.arg:
             raise ValueError("give the arguments one by one, or --args, not both")

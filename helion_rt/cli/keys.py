@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import json
+import os
 import sys
 import time
 import tomllib
@@ -14,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from helion_rt.exc import HelionError, InputError
+from helion_rt.settings import TUNE
 
 from .live import View
 
@@ -88,6 +91,11 @@ class Result:
         return f"{self.entry}: {duration(None if best is None else best / 1e3)} {self.evidence}, {gained} ({tried})"
 
 
+def tune_nothing() -> None:
+    """For commands that only look: a kernel's file is run to find the kernel, and may call it."""
+    os.environ[TUNE] = "off"
+
+
 def load_kernel(spec: str, folder: Path) -> Kernel:
     """The kernel that ``module:name`` or ``file.py:name`` (relative to ``folder``) means. Raises ``ValueError`` or ``HelionError``."""
     from helion_rt.runtime.kernel import Kernel
@@ -102,6 +110,9 @@ def load_kernel(spec: str, folder: Path) -> Kernel:
     except Exception as error:  # whatever the user's module does when it is imported
         raise ValueError(f"'{spec}': cannot import {home}: {type(error).__name__}: {error}") from error
     found = getattr(module, name, None)
+    if found is None:
+        near = difflib.get_close_matches(name, dir(module), 1)
+        raise ValueError(f"'{spec}': {home} has no {name}" + (f"; it has {near[0]}" if near else ""))
     if not isinstance(found, Kernel):
         raise ValueError(f"'{spec}': {name} is {type(found).__name__}, expected a @helion_rt.kernel")
     return found

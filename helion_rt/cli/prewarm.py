@@ -36,7 +36,7 @@ from helion_rt.exc import HelionError
 from helion_rt.targets import host
 
 from . import manifest
-from .keys import Entry, Result, fill
+from .keys import Entry, Result, fill, tune_nothing
 from .live import View, view
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ class Work:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``prewarm``: 0 if every key is filled, 1 if not, 2 for a manifest or options that cannot be used."""
+    if args.check:
+        tune_nothing()
     try:
         if args.report is not None:
             check_report(args.report)

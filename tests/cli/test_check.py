@@ -125,7 +125,7 @@ def test_forced_empty_and_broken_keys(path: Path, capsys: pytest.CaptureFixture[
     assert main(["prewarm", str(path), "--check", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert [one["found"] for one in found] == ["forced", "empty", "problem", "missing"]
-    assert "none is NoneType" in found[2]["why"]
+    assert "has no none" in found[2]["why"]
 
 
 def test_what_the_manifest_cannot_say_is_a_usage_error(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,3 +142,16 @@ def test_the_shape_that_is_checked_is_the_shape_of_the_manifest(path: Path, own_
     open_local(own_cache).put(record(other.key))
     status, found = check(capsys, path)
     assert status == 1 and found["found"] == "missing"
+
+
+@pytest.mark.parametrize("command", ["check", "explain"])
+def test_a_file_that_calls_its_kernel_is_not_tuned_for_that(command: str, path: Path, folder: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("HELION_RT_TUNE", "sync")
+    source = folder / "my_kernels.py"
+    source.write_text(source.read_text() + "\nimport jax.numpy\ndouble(jax.numpy.ones((64, 128), 'float32'), 3.0)\n")
+    path.write_text(MANIFEST.replace("v5e", "cpu"))
+    words = ["prewarm", str(path), "--check"]
+    if command == "explain":
+        words = ["cache", "explain", f"{source}:double", '{shape = [64, 128], dtype = "float32"}', "{value = 3.0}"]
+    assert main(words) == 1
+    assert list(open_local(Settings.from_env().cache_dir).records()) == []

@@ -70,7 +70,7 @@ def test_a_forced_config_serves(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["my_kernels.py:none"], "none is NoneType"),
+        (["my_kernels.py:none"], "has no none"),
         (["my_kernels.py:double"], "missing a required argument"),
         (["my_kernels.py:double", "nonsense"], "ARG is a table"),
         (["my_kernels.py:double", TENSOR, "--args", "[]"], "not both"),

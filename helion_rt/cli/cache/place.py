@@ -157,9 +157,14 @@ def chosen(records: Iterable[Record], args: argparse.Namespace) -> Iterator[Reco
     """The records that the filters let through."""
     for record in records:
         if (args.kernel is None or fnmatch.fnmatchcase(record.kernel, args.kernel)) and (
-            args.target is None or fnmatch.fnmatchcase(record.key.target, args.target)
+            args.target is None or _is_target(record.key.target, args.target)
         ):
             yield record
+
+
+def _is_target(name: str, pattern: str) -> bool:
+    """``cpu`` is any processor, whatever its instructions and cores (``cpu/x86_64-v3/2``)."""
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name.partition("/")[0], pattern)
 
 
 def directory_of(args: argparse.Namespace) -> str:

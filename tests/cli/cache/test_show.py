@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,9 @@ def test_a_shared_tier_is_listed_and_shown_by_its_url(records: list[Record], tmp
 def test_a_shared_tier_that_cannot_be_asked(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = run(capsys, "ls", "--dir", url)
     assert status == 1 and out == "" and err.startswith("helion-rt: ")
+
+
+def test_cpu_is_every_cpu(records: list[Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    LocalTier(tmp_path).put(replace(records[3], key=Key("cd" * 32, (), "x64", "cpu/x86_64-v3/2")))
+    for pattern, count in {"cpu": 2, "cpu/x86_64-v3/2": 1, "cpu/*": 1, "cp": 0}.items():
+        assert len(run(capsys, "ls", "--json-lines", "--target", pattern)[1].splitlines()) == count
