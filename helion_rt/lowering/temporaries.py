@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TypeVar
 
-from ..program.ir import Op, Program, Ref, Region, TensorType, inputs_of, output_leaves, refs_in, walk
+from ..program.ir import Op, Program, Ref, Region, Span, TensorType, TileIndex, inputs_of, output_leaves, refs_in, walk
 from .memory import Memory, memory_of
 from .ops import base_name
 
@@ -71,7 +71,8 @@ def _order(legal: Program, versions: Sequence[int]) -> Order | None:
 def _is_plain(legal: Program, memory: Memory) -> bool:
     """Whether the dimensions of what is accessed can be told by the index: no new ones, no index tensors; and no mask is to be turned."""
     gathers = any(isinstance(element, Ref) and legal.types[element.id].shape for element in memory.index)
-    return None not in memory.index and not gathers and not (memory.mask is not None and memory.reads)
+    known = all(isinstance(element, (int, Ref, TileIndex, Span)) for element in memory.index)
+    return known and not gathers and not (memory.mask is not None and memory.reads)
 
 
 def _region(region: Region, orders: dict[int, Order], types: list[TensorType]) -> Region:
