@@ -43,6 +43,16 @@ class Issue(str, enum.Enum):
         return self.value
 
 
+class VmemLimit(str, enum.Enum):
+    """How much VMEM a launch asks for: what it needs, or all that a kernel can have, so that none is left for what XLA would keep there."""
+
+    NEEDED = "needed"
+    MOST = "most"
+
+    def __str__(self) -> str:
+        return self.value
+
+
 class Config(Mapping[str, Any]):
     """Choices for a kernel, by name: ``Config(block_sizes=[128, 256], loop_strategies=["grid"])``.
 
@@ -61,6 +71,7 @@ class Config(Mapping[str, Any]):
     - ``issue_orders``: one an inner loop: an ``Issue`` (or its string); None: ``in_order``.
     - ``tiles_a_turn``: one an inner loop: how many tiles, one after the other, a step of the grid or of a pipeline or a turn of
       a rolled loop has; None: one.
+    - ``vmem_limits``: one an outer loop: a ``VmemLimit`` (or its string); None: ``needed``. Ignored on the CPU.
 
     Any other key is accepted with any plain value (None, bool, int, finite float, str, lists, dicts with str keys): keys
     that mean something only to Helion on a GPU are carried along and ignored. Raises ``ConfigError`` for other values.
@@ -182,7 +193,7 @@ def _buffer_counts(value: Any) -> tuple[int | None, ...]:
     return tuple(counts)
 
 
-def _members(key: str, kind: type[enum.Enum]) -> Callable[[Any], tuple[enum.Enum | None, ...]]:
+def _members(key: str, kind: type[enum.Enum], loop: str = "inner") -> Callable[[Any], tuple[enum.Enum | None, ...]]:
     def check(value: Any) -> tuple[enum.Enum | None, ...]:
         try:
             if not isinstance(value, (list, tuple)):
@@ -190,7 +201,7 @@ def _members(key: str, kind: type[enum.Enum]) -> Callable[[Any], tuple[enum.Enum
             return tuple(item if item is None else kind(item) for item in value)
         except ValueError as error:
             allowed = ", ".join(str(item) for item in kind)
-            raise ConfigError(f"{key} must be a list, one an inner loop, got {value!r:.200}", hint=f"each of: {allowed}") from error
+            raise ConfigError(f"{key} must be a list, one an {loop} loop, got {value!r:.200}", hint=f"each of: {allowed}") from error
 
     return check
 
@@ -249,4 +260,5 @@ KNOWN: Mapping[str, Callable[[Any], Any]] = {
     "orientations": _members("orientations", Orientation),
     "issue_orders": _members("issue_orders", Issue),
     "tiles_a_turn": _tiles_a_turn,
+    "vmem_limits": _members("vmem_limits", VmemLimit, "outer"),
 }

@@ -29,7 +29,7 @@ from helion_rt.database.shipped import ShippedTier
 from helion_rt.database.signing import Trust
 from helion_rt.runtime import prepare
 from helion_rt.settings import Settings
-from helion_rt.tuning import memory, pool
+from helion_rt.tuning import pool, usage
 from helion_rt.tuning.space import SPACE_VERSION
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def fill_packs(entries: Sequence[Entry], packs: Packs, seconds: float, jobs: int
     """Tune the entries and pack what came of it; the entries that have no record afterwards."""
     own, pools, left = threading.local(), list[pool.Workers](), list[Entry]()
     stopped = threading.Event()
-    each = memory.limit(Settings.from_env().worker_gb) // jobs
+    each = usage.limit(Settings.from_env().worker_gb) // jobs
 
     def one(entry: Entry) -> None:
         if stopped.is_set():

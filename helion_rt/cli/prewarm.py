@@ -193,10 +193,10 @@ def _in_parallel(work: Work, numbers: Sequence[int], jobs: int, shown: View) -> 
 def _pools(jobs: int) -> tuple[Callable[[], Workers], list[Workers]]:
     """(the workers of the calling thread, the list of all that were made). Together they take no more memory than one alone may."""
     from helion_rt.settings import Settings
-    from helion_rt.tuning import memory, pool
+    from helion_rt.tuning import pool, usage
 
     own, made = threading.local(), []
-    each = memory.limit(Settings.from_env().worker_gb) // jobs
+    each = usage.limit(Settings.from_env().worker_gb) // jobs
 
     def mine() -> Workers:
         if not hasattr(own, "workers"):

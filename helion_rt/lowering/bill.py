@@ -49,16 +49,16 @@ def most_vmem(target: Target) -> int:
     return max(capacity - RESERVED, given)
 
 
-def vmem_limit(need: int, target: Target) -> int | None:
+def vmem_limit(need: int, target: Target, *, most: bool = False) -> int | None:
     """The ``vmem_limit_bytes`` that a launch with a bill of ``need`` asks for; None where what it gets unasked is plenty.
 
-    With room to spare, as refused is worse than unused: it takes nothing from the kernel itself, only from what XLA would keep in
-    VMEM across the call.
+    ``most``: all that it can have. Else with room to spare, as refused is worse than unused: it takes nothing from the kernel itself,
+    only from what XLA would keep in VMEM across the call.
     """
     given = target.vmem_bytes
     assert given is not None
-    asked = min(most_vmem(target), need + need // 2)
-    return asked if need + need // 4 > given and asked > given else None
+    asked = most_vmem(target) if most else min(most_vmem(target), need + need // 2)
+    return asked if (most or need + need // 4 > given) and asked > given else None
 
 
 def window_bytes(operand: Operand, *, tpu: bool) -> int:

@@ -14,7 +14,6 @@ from ..exc import PlanError
 from ..program.ir import Op, Program, Ref, inputs_of, output_leaves, refs_in
 from . import ops
 from .access import write_load
-from .bill import vmem_limit
 from .evaluate import count, expression, resolve, shape_of
 from .helpers import BUILTINS, HELPERS
 from .helpers import used as used_helpers
@@ -253,7 +252,7 @@ def _write_call(plan: Plan, w: KernelWriter, kernel: str, op: Op, names: dict[in
         if aliases:
             out.add(f"input_output_aliases={aliases},")
         if plan.target.is_tpu:
-            out.add(f"compiler_params=pltpu.CompilerParams({_compiler_params(plan, launch)}),")
+            out.add(f"compiler_params=pltpu.CompilerParams({_compiler_params(launch)}),")
         out.add("interpret=interpret,")
         out.add(f'name="{kernel}",')
     args = [*(_shown(plan, o, names[o.tensor]) for o in read), *(_shown(plan, o, names[o.tensor]) for o in before)]
@@ -278,22 +277,21 @@ def _add_list(out: Lines, name: str, items: list[str]) -> None:
 
 
 def _shown(plan: Plan, operand: Operand, name: str) -> str:
-    """A host tensor as Pallas gets it: rank 1 as a row, in SMEM as 32-bit words."""
+    """A host tensor as Pallas gets it: rank 1 as a row unless it is flat, in SMEM as 32-bit words."""
     shape = shape_of(plan.program, operand.tensor, plan.blocks)
     if operand.window is None:
         wide = "float32" if operand.dtype in ops.FLOATS else "int32"
         cast = "" if operand.dtype == wide else f".astype({dtype_text(wide)})"
         return f"{name}.reshape({operand.shape}){cast}"
-    return name if shape == operand.shape else f"{name}.reshape({operand.shape})"
+    return name if operand.flat or shape == operand.shape else f"{name}.reshape({operand.shape})"
 
 
-def _compiler_params(plan: Plan, launch: Launch) -> str:
+def _compiler_params(launch: Launch) -> str:
     semantics = ["parallel" if axis in launch.parallel else "arbitrary" for axis in launch.axes]
     if launch.folded:
         semantics.append("arbitrary")
     text = f"dimension_semantics={tuple(semantics)!r}"
-    limit = vmem_limit(launch.vmem_bytes, plan.target)
-    return text if limit is None else f"{text}, vmem_limit_bytes={limit}"
+    return text if launch.vmem_limit is None else f"{text}, vmem_limit_bytes={launch.vmem_limit}"
 
 
 def load_source(text: str, entry: str) -> Callable[..., Any]:

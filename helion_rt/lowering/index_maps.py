@@ -20,7 +20,7 @@ def grid_spec(w: KernelWriter, operand: Operand) -> str:
     if operand.loop is not None:
         ids.update(_folded_ids(w, operand.loop))
     params = [f"i{n}" for n in range(len(w.launch.axes))] + (["s"] if w.launch.folded else [])
-    indices = [_index(w, d, ids) for d in operand.window]
+    indices = [_index(w, d, ids) for d in _shown(operand)]
     # JAX keeps a whole tensor in one buffer by itself.
     usual = 1 if all(d.kind is DimKind.WHOLE for d in operand.window) else 2
     return _spec(w, operand, params, indices, usual)
@@ -28,17 +28,21 @@ def grid_spec(w: KernelWriter, operand: Operand) -> str:
 
 def pipeline_spec(w: KernelWriter, operand: Operand, params: Sequence[str], positions: Mapping[int, Position]) -> str:
     """The ``BlockSpec`` of an operand of a nested pipeline; it sees the positions of all loops around it."""
-    assert operand.window is not None
     ids = {axis: at.id for axis, at in {**w.positions, **positions}.items()}
-    indices = [_index(w, d, ids) for d in operand.window]
+    indices = [_index(w, d, ids) for d in _shown(operand)]
     return _spec(w, operand, params, indices, 2)
 
 
 def _spec(w: KernelWriter, operand: Operand, params: Sequence[str], indices: Sequence[str], usual: int) -> str:
     """A ``BlockSpec``; ``usual``: the buffers it gets unasked."""
-    assert operand.window is not None
     more = f", pipeline_mode=pl.Buffered({operand.buffers})" if w.plan.target.is_tpu and operand.buffers != usual else ""
-    return f"pl.BlockSpec({_block(operand.window)}, lambda {', '.join(params)}: ({', '.join(indices)},){more})"
+    return f"pl.BlockSpec({_block(_shown(operand))}, lambda {', '.join(params)}: ({', '.join(indices)},){more})"
+
+
+def _shown(operand: Operand) -> tuple[WindowDim, ...]:
+    """The window as Pallas has it."""
+    assert operand.window is not None
+    return operand.window[-1:] if operand.flat else operand.window
 
 
 def _block(window: tuple[WindowDim, ...]) -> str:

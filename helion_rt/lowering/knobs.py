@@ -10,16 +10,17 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation
+from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation, VmemLimit
 from ..exc import PlanError
 from ..program.ir import Arg, Op, Program, Ref, TileIndex, refs_in, walk
 from ..program.regions import axes_of
 from ..targets import Target
+from .bill import vmem_limit
 from .grid_orders import why_fixed
 from .issue import parts
 from .memory import Memory, memory_of
 from .orient import applies, gains
-from .plan import Launch, Loop, Operand, Plan, buffer_places, entry, legalized, loops, make_plan, origins
+from .plan import Launch, Loop, Operand, Plan, block_sizes, buffer_places, entry, legalized, loops, make_plan, origins
 
 TILES_A_TURN = (1, 2, 4)
 MAX_PERMUTED = 3  # axes of a launch whose orders are all offered; of more axes, which one is innermost
@@ -62,7 +63,8 @@ def knobs(program: Program, target: Target) -> tuple[Knob, ...]:
     if not target.is_tpu:
         return ()  # interpret mode copies all operands at every step: neither order nor buffers change anything
     splits = _core_splits(program) if target.info.num_cores > 1 else ()
-    return (*_inner_loops(program), *_grid_orders(program), *_buffer_counts(program), *splits)
+    limits = [Knob("vmem_limits", n, tuple(VmemLimit)) for n in range(len(program.launches))] if target.copies_ahead else []
+    return (*_inner_loops(program), *_grid_orders(program), *_buffer_counts(program), *splits, *limits)
 
 
 def _inner_loops(program: Program) -> Iterator[Knob]:
@@ -150,10 +152,10 @@ def canonical(program: Program, config: Config, target: Target) -> Config:
     Block sizes become those that are used (never larger than what they tile), and a loop of one step is unrolled. Raises ``PlanError``
     as ``make_plan`` does.
     """
-    plan = make_plan(program, config, target)
+    plan, sizes = make_plan(program, config, target), block_sizes(program, config)
     choices = config.to_dict()
     if "block_sizes" in choices:
-        choices["block_sizes"] = [plan.blocks[b] for b in program.tunable_blocks]
+        choices["block_sizes"] = [sizes[b] for b in program.tunable_blocks]
     if "loop_strategies" in choices:
         choices["loop_strategies"] = [_strategy(loop) for launch in plan.launches for loop in launch.loops]
     inner = [(launch, loop) for launch in plan.launches for loop in launch.loops]
@@ -161,6 +163,7 @@ def canonical(program: Program, config: Config, target: Target) -> Config:
         _set(choices, key, [used(plan, launch, loop) for launch, loop in inner] if key in choices else [])
     _set(choices, "buffer_counts", _used_counts(plan, program) if "buffer_counts" in choices and target.is_tpu else [])
     _set(choices, "core_splits", [_split(plan, n) for n in range(len(plan.launches))] if "core_splits" in choices else [])
+    _set(choices, "vmem_limits", [_limit(plan, launch) for launch in plan.launches] if "vmem_limits" in choices else [])
     split = target.is_tpu and target.info.num_cores > 1
     orders = [_order(launch, split=split) for launch in plan.launches] if "grid_orders" in choices else []
     given = choices.pop("grid_orders", None)
@@ -221,6 +224,12 @@ def _split(plan: Plan, n: int) -> int | None:
     axis = axes_of(launch.op)[asked]
     first = next((a for a in launch.axes if trips[a] > 1), None)
     return None if trips[axis] == 1 or (axis == first and trips[axis] % 2 == 0) else asked
+
+
+def _limit(plan: Plan, launch: Launch) -> VmemLimit | None:
+    """``MOST`` where it is more than the launch would ask for anyhow."""
+    needed = vmem_limit(launch.vmem_bytes, plan.target) if plan.target.is_tpu else launch.vmem_limit
+    return VmemLimit.MOST if launch.vmem_limit != needed else None
 
 
 def _order(launch: Launch, *, split: bool) -> list[int] | None:

@@ -11,13 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation
+from ..config import MAX_BUFFERS, Config, Issue, LoopStrategy, Orientation, VmemLimit
 from ..exc import PlanError
 from ..program.ir import Axis, Op, Program, Ref, Region, refs_in, walk
 from ..program.regions import CARRYING, axes_of, reads_of
 from ..targets import Target
 from . import constraints
-from .bill import bill, most_vmem, padded_bytes
+from .bill import bill, most_vmem, padded_bytes, vmem_limit
+from .fold import fold, foldable
 from .grid_orders import why_fixed
 from .legalize import legalize
 from .memory import memory_of
@@ -45,6 +46,7 @@ class Operand:
     alias: bool = False  # and some block of it is never visited: the result is in the place of the argument
     moves: bool = True  # whether its block is another one in some step
     buffers: int = 2  # blocks of it that are in VMEM at once
+    flat: bool = False  # of rank 1, and shown to Pallas as that
 
     def block_shape(self) -> tuple[int, ...]:
         return tuple(d.size for d in self.window or ())
@@ -68,6 +70,7 @@ class Launch:
     by_access: dict[int, Operand] = field(default_factory=dict)  # id(op) -> operand
     parallel: tuple[int, ...] = ()  # grid axes whose steps may run on two cores at once
     vmem_bytes: int = 0
+    vmem_limit: int | None = None  # what it asks for; None: what it gets unasked is enough
     empty: bool = False  # it does nothing
 
     @property
@@ -147,6 +150,8 @@ def make_plan(program: Program, config: Config, target: Target) -> Plan:
     if not target.is_tpu:
         legal = _laid_out(_ById(legal))
     blocks = block_sizes(program, config)
+    if target.is_tpu:
+        legal, blocks = _with_vectors_folded(_ById(legal), blocks)
     strategies = list(config.get("loop_strategies", ()))
     count = len(loops(program))
     if len(strategies) < count:
@@ -238,6 +243,24 @@ def _laid_out(legal: _ById) -> Program:
     return points_first(legal.program)
 
 
+@functools.lru_cache(maxsize=8)
+def _foldable(legal: _ById) -> dict[int, int]:
+    return foldable(legal.program)
+
+
+@functools.lru_cache(maxsize=8)
+def _folded(legal: _ById, blocks: frozenset[int]) -> Program:
+    return fold(legal.program, blocks)
+
+
+def _with_vectors_folded(legal: _ById, blocks: tuple[int, ...]) -> tuple[Program, tuple[int, ...]]:
+    """``fold`` where block sizes allow it, and the sizes of the blocks then."""
+    chosen = frozenset(n for n, unit in _foldable(legal).items() if blocks[n] % unit == 0 or blocks[n] == legal.program.blocks[n].extent)
+    if not chosen:
+        return legal.program, blocks
+    return _folded(legal, chosen), tuple(size // LANES if n in chosen else size for n, size in enumerate(blocks))
+
+
 def oriented(legal: Program, orientations: tuple[Orientation | None, ...]) -> Program:
     """``orient``, once for the many configs of a program."""
     return _oriented(_ById(legal), orientations) if Orientation.COLUMNS in orientations else legal
@@ -292,8 +315,12 @@ class _Planner:
                     self.check_tiling(operand)
                     operand.moves = self.moves(launch, operand)
                     operand.buffers = self.buffers(operand)
+                    operand.flat = self.is_flat(launch, operand)
             launch.parallel = self.parallel(launch)
             launch.vmem_bytes = bill(self.program, launch, tpu=self.target.is_tpu)
+            if self.target.is_tpu:
+                most = entry(self.plan.config, "vmem_limits", self.ordinal) is VmemLimit.MOST
+                launch.vmem_limit = vmem_limit(launch.vmem_bytes, self.target, most=most)
         return launch
 
     def grid_order(self) -> tuple[int, ...]:
@@ -486,6 +513,16 @@ class _Planner:
         if written[split] not in safe:
             raise self.error(f"cores cannot split axis {split}: several of its tiles write the same elements")
         return (written[split],)
+
+    def is_flat(self, launch: Launch, operand: Operand) -> bool:
+        """Whether a tensor of rank 1 stays as it is: where it is only read, a whole block at a time. A row of most dtypes and lengths is
+        laid out in another way on a TPU, and XLA would copy the tensor before every call."""
+        if not self.target.is_tpu or operand.written or operand.window is None or operand.level is not None:
+            return False
+        extent, unit = operand.shape[-1], LANES * max(1, 4 // ITEMSIZE[operand.dtype])
+        if len(self.windows.shape(operand.tensor)) != 1 or (operand.window[-1].size % unit and operand.window[-1].size != extent):
+            return False
+        return all(self.windows.takes_all(a, operand.window) for a in self.accesses if launch.by_access[id(a.op)] is operand)
 
     def moves(self, launch: Launch, operand: Operand) -> bool:
         """Whether a step has another block of ``operand`` than some step before it."""

@@ -224,6 +224,8 @@ def shift_of(w: KernelWriter, operand: WindowOperand, index: tuple[Arg, ...], at
 
 def held_text(operand: WindowOperand, at: Subscript, shift: Shift | None) -> str:
     """What is in the window at ``at``."""
+    if operand.flat:
+        return f"{operand.name}[...].reshape({at.sizes})"
     return f"{operand.name}[{at.text}]" if shift is None else f"_cut({shift.arguments(operand.name, at.pieces)})"
 
 

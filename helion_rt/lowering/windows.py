@@ -418,6 +418,17 @@ class Windows:
         return any(d.kind is DimKind.WHOLE and self.axis_of(e) in axes for e, d in zip(elements, dims, strict=True))
 
 
+    def takes_all(self, access: Access, window: Window) -> bool:
+        """Whether a load takes all of its window: dimensions that are not split, and blocks that one tile fills."""
+        elements = [e for e in access.index if e is not None]
+        for element, dim, extent in zip(elements, window[len(window) - len(elements) :], self.shape(access.tensor), strict=True):
+            tile = isinstance(element, TileIndex) and dim.kind is DimKind.BLOCKED
+            size = self.blocks[self.program.axes[element.axis].block] if isinstance(element, TileIndex) else extent
+            if not (tile or element == Span()) or dim.size != size:
+                return False
+        return True
+
+
 def _join(dims: Sequence[WindowDim], roomy: Sequence[WindowDim]) -> WindowDim:
     """``dims`` where they agree, else the whole dimension with room for all of them."""
     return dims[0] if len(set(dims)) == 1 else WindowDim(DimKind.WHOLE, max(d.size for d in roomy))

@@ -12,7 +12,7 @@ from helion_rt.database import host_lock, work_lock
 from helion_rt.database.exchange import Holder
 from helion_rt.program import codec
 from helion_rt.settings import TuneMode
-from helion_rt.tuning import memory, pool
+from helion_rt.tuning import pool, usage
 
 from . import improve, prepare, recording, sharing
 from .counters import counters
@@ -63,7 +63,7 @@ class Tuner:
                 self._unstored.append(slot)
             if slot.wants_tuning:
                 self._queue.append(slot)
-                self._workers.memory_bytes = memory.limit(slot.settings.worker_gb)
+                self._workers.memory_bytes = usage.limit(slot.settings.worker_gb)
                 if slot.settings.tune is not TuneMode.SYNC:
                     self._not_before[id(slot)] = time.monotonic() + START_DELAY_SECONDS
             else:

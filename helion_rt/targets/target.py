@@ -18,7 +18,8 @@ class _Generation:
 
     ``topology`` is libtpu's name of a small slice; ``chip`` the name of JAX's ``ChipVersion``; ``cores`` the cores that
     one device of that topology joins (v5p runs as a megacore); ``scoped_vmem`` the VMEM, in bytes, that the compiler
-    gives a kernel that asks for no ``vmem_limit_bytes`` (read from libtpu 0.0.50.1's refusals; a test reads it again).
+    gives a kernel that asks for no ``vmem_limit_bytes`` (read from libtpu 0.0.50.1's refusals; a test reads it again);
+    ``copies_ahead``: see ``Target`` (seen in what libtpu 0.0.50.1 makes of a row reduction; a test looks again).
     """
 
     topology: str
@@ -27,6 +28,7 @@ class _Generation:
     scoped_vmem: int
     device_kinds: tuple[str, ...]
     aliases: tuple[str, ...]
+    copies_ahead: bool = False
 
 
 _GENERATIONS = {
@@ -34,7 +36,7 @@ _GENERATIONS = {
     "v5e": _Generation("v5e:2x2", "v5e", 1, 16 * _MIB, ("TPU v5 lite", "TPU v5e"), ("v5litepod", "v5lite")),
     "v5p": _Generation("v5p:2x2x1", "v5p", 2, 16 * _MIB, ("TPU v5", "TPU v5p"), ()),
     "v6e": _Generation("v6e:2x2", "v6e", 1, 32 * _MIB, ("TPU v6 lite", "TPU v6e"), ("trillium",)),
-    "tpu7x": _Generation("tpu7x:2x2x1", "7x", 1, 32 * _MIB, ("TPU7x", "TPU v7x"), ("v7x", "7x", "ironwood")),
+    "tpu7x": _Generation("tpu7x:2x2x1", "7x", 1, 32 * _MIB, ("TPU7x", "TPU v7x"), ("v7x", "7x", "ironwood"), True),
 }
 
 TPU_NAMES = tuple(_GENERATIONS)
@@ -79,6 +81,11 @@ class Target:
     def vmem_capacity_bytes(self) -> int | None:
         """VMEM that a core has: the most that ``vmem_limit_bytes`` can ask for, in bytes; None on ``cpu``."""
         return self.info.vmem_capacity_bytes if self.is_tpu else None
+
+    @property
+    def copies_ahead(self) -> bool:
+        """Whether the compiler copies operands into VMEM before a kernel begins, where that leaves it room: nothing overlaps the copies."""
+        return self.is_tpu and _GENERATIONS[self.name].copies_ahead
 
     def key(self) -> str:
         """The target's part of a database key: a generation's name, or ``cpu/<instruction set>/<usable cores>``."""

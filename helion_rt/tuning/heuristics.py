@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from helion_rt.config import Config, Issue, LoopStrategy, Orientation
+from helion_rt.config import Config, Issue, LoopStrategy, Orientation, VmemLimit
 
 from .space import Space
 from .work import Count, Product, Work, count
@@ -41,6 +41,9 @@ Seed = tuple[Mapping[Role, int], LoopStrategy, Mapping[str, Any]]
 # before this softmax.
 _OVERLAPPED: Mapping[str, Any] = {"orientations": Orientation.COLUMNS, "issue_orders": Issue.AHEAD}
 
+# What reads each operand once gains nothing from one that is copied into VMEM before; what multiplies may.
+_ALL_VMEM: Mapping[str, Any] = {"vmem_limits": VmemLimit.MOST}
+
 # Sizes to try by role, and the strategy of the loops; 0 is the whole extent. Blocks without a role, and sizes that a block cannot
 # have, go to the nearest that it can. The first of a pattern is the best guess.
 _BATCH, _ROWS, _COLUMNS, _INNER = Role.BATCH, Role.ROWS, Role.COLUMNS, Role.INNER
@@ -55,14 +58,18 @@ _TPU: dict[Pattern, tuple[Seed, ...]] = {
     ),
     Pattern.MATMUL: (
         ({_BATCH: 1, _ROWS: 1024, _COLUMNS: 1024, _INNER: 1024}, LoopStrategy.GRID, {}),
+        ({_BATCH: 1, _ROWS: 1024, _COLUMNS: 1024, _INNER: 1024}, LoopStrategy.GRID, _ALL_VMEM),
         ({_BATCH: 1, _ROWS: 512, _COLUMNS: 1024, _INNER: 0}, LoopStrategy.GRID, {}),
         ({_BATCH: 1, _ROWS: 512, _COLUMNS: 2048, _INNER: 512}, LoopStrategy.GRID, {}),
     ),
     Pattern.REDUCTION: (
-        ({_ROWS: 256, _COLUMNS: 0, _INNER: 2048}, LoopStrategy.GRID, {}),
+        ({_ROWS: 256, _COLUMNS: 0, _INNER: 2048}, LoopStrategy.GRID, _ALL_VMEM),
         ({_ROWS: 64, _COLUMNS: 0, _INNER: 0}, LoopStrategy.GRID, {}),
     ),
-    Pattern.ELEMENTWISE: (({_ROWS: 256, _COLUMNS: 0}, LoopStrategy.GRID, {}), ({_ROWS: 512, _COLUMNS: 1024}, LoopStrategy.GRID, {})),
+    Pattern.ELEMENTWISE: (
+        ({_ROWS: 256, _COLUMNS: 0}, LoopStrategy.GRID, _ALL_VMEM),
+        ({_ROWS: 512, _COLUMNS: 1024}, LoopStrategy.GRID, {}),
+    ),
 }
 _CPU: dict[Pattern, tuple[Seed, ...]] = {
     Pattern.ATTENTION: (

@@ -23,7 +23,7 @@ from helion_rt import targets
 from helion_rt.config import Config
 from helion_rt.database import EvidenceKind
 
-from . import memory, wire
+from . import usage, wire
 from .evidence import Trial
 from .measure import Pairs
 
@@ -40,6 +40,11 @@ WATCH_SECONDS = 0.2
 # A worker at rest that holds more than this share of its limit is replaced: what libtpu does not give back adds up.
 REST_SHARE = 0.5
 
+# Deadlines are for a processor of one's own. On a busy machine a worker that is at work has so many times as long; one that had less than
+# this share of a processor is not at work, but hangs.
+PATIENCE = 3.0
+AT_WORK_SHARE = 0.05
+
 MAX_DEATHS = 4
 
 COMMAND = (sys.executable, "-m", "helion_rt.tuning.worker")
@@ -50,6 +55,12 @@ class Role(enum.Enum):
 
     MEASURE = "measure"  # runs candidates on the CPU
     COMPILE = "compile"  # compiles for a TPU that it never touches
+
+
+def is_overdue(deadline: float, elapsed: float, worked: float) -> bool:
+    """Whether a worker should have answered ``elapsed`` seconds after it was asked, of which it had a processor for ``worked`` seconds."""
+    at_work = AT_WORK_SHARE * elapsed < worked < deadline
+    return elapsed >= (PATIENCE * deadline if at_work else deadline)
 
 
 class WorkerDied(Exception):
@@ -71,7 +82,7 @@ class Worker:
 
     def __init__(self, role: Role = Role.MEASURE, memory_bytes: int | None = None) -> None:
         self.role = role
-        self.memory_bytes = memory.limit(None) if memory_bytes is None else memory_bytes
+        self.memory_bytes = usage.limit(None) if memory_bytes is None else memory_bytes
         self.folder = Path(tempfile.mkdtemp(prefix="helion_rt-dumps-")) if role is Role.COMPILE else None
         self.errors = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the worker
         self.process = subprocess.Popen(
@@ -87,7 +98,7 @@ class Worker:
         threading.Thread(target=self._read, daemon=True, name="helion-rt-worker-pipe").start()
 
     def ask(self, message: dict[str, Any], deadline: float) -> dict[str, Any]:
-        """Send a request and wait for its answer. After ``deadline`` seconds, or over its memory, the worker is killed.
+        """Send a request and wait for its answer. When it is overdue (see ``is_overdue``), or over its memory, the worker is killed.
 
         Raises ``WorkerDied``.
         """
@@ -107,25 +118,25 @@ class Worker:
         return reply
 
     def _await(self, deadline: float) -> dict[str, Any] | None:
-        end = time.monotonic() + deadline
+        pid, begin = self.process.pid, time.monotonic()
+        before = usage.processor_seconds(pid)
         while True:
-            left = end - time.monotonic()
             try:
-                return self.replies.get(timeout=max(0.0, min(WATCH_SECONDS, left)))
+                return self.replies.get(timeout=min(WATCH_SECONDS, deadline))
             except queue.Empty:
-                used = memory.resident(self.process.pid)
-                if used > self.memory_bytes:
+                held, elapsed, worked = usage.resident(pid), time.monotonic() - begin, usage.processor_seconds(pid) - before
+                if held > self.memory_bytes:
                     self.kill()
-                    text = f"out of memory: {used / 2**30:.1f} GiB in use, {self.memory_bytes / 2**30:.1f} allowed"
+                    text = f"out of memory: {held / 2**30:.1f} GiB in use, {self.memory_bytes / 2**30:.1f} allowed"
                     raise WorkerDied(text, doubtful=True) from None
-                if left <= 0:
+                if is_overdue(deadline, elapsed, worked):
                     self.kill()
-                    raise WorkerDied(f"no answer within {deadline:.0f} s", doubtful=True) from None
+                    raise WorkerDied(f"no answer within {elapsed:.0f} s, {worked:.0f} of them at work", doubtful=True) from None
 
     @property
     def is_bloated(self) -> bool:
         """Does it hold so much at rest that the next candidate would pay for earlier ones?"""
-        return memory.resident(self.process.pid) > REST_SHARE * self.memory_bytes
+        return usage.resident(self.process.pid) > REST_SHARE * self.memory_bytes
 
     def kill(self) -> int | None:
         """End the worker and everything it started; safe to call again."""

@@ -18,7 +18,7 @@ import helion_rt.language as hl
 from helion_rt import kernels, lowering, targets
 from helion_rt.capture import capture
 from helion_rt.config import Config
-from helion_rt.exc import CompileError, PlanError
+from helion_rt.exc import CompileError, ConfigError, PlanError
 from helion_rt.lowering.bill import vmem_limit, window_bytes
 from helion_rt.lowering.knobs import Knob, canonical, knobs
 from helion_rt.program.ir import Program
@@ -39,6 +39,13 @@ def _sum_of_three(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     out = torch.empty_like(x)
     for a, b, c in hl.tile(x.size()):
         out[a, b, c] = x[a, b, c] + y[b, c]
+    return out
+
+
+def _sum(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    out = torch.empty_like(x)
+    for a, b in hl.tile(x.size()):
+        out[a, b] = x[a, b] + y[a, b]
     return out
 
 
@@ -257,6 +264,23 @@ def test_two_cores_compile(axis: int | None) -> None:
     assert lowering.lower(_program(ROUND), config, targets.get("v5p")).compile().tpu_custom_calls == 1
 
 
+def test_all_of_the_vmem_can_be_asked_for_where_the_compiler_would_use_it() -> None:
+    program = _program(BIAS)
+    offered = [name for name in targets.TPU_NAMES if any(k.key == "vmem_limits" for k in knobs(program, targets.get(name)))]
+    assert offered == ["tpu7x"]
+    target, base = targets.get("tpu7x"), Config(block_sizes=[64, 128])
+    most = base.replace(vmem_limits=["most"])
+    assert canonical(program, most, target) == most
+    assert canonical(program, base.replace(vmem_limits=["needed"]), target) == canonical(program, most, CPU) == base
+    assert f"vmem_limit_bytes={62 << 20}" in lowering.generate(program, most, target)
+    assert "vmem_limit_bytes" not in lowering.generate(program, base, target) + lowering.generate(program, most, CPU)
+    full = Config(block_sizes=[512, 4096])  # its bill asks for all there is
+    hungry = capture(_sum, _facts((4096, 4096), (4096, 4096)))
+    assert canonical(hungry, full.replace(vmem_limits=["most"]), target) == full
+    with pytest.raises(ConfigError, match="an outer loop"):
+        Config(vmem_limits=["all"])
+
+
 # ------------------------------------------------------------------------------------------------ the VMEM bill
 
 BF16 = "bfloat16"
@@ -328,6 +352,11 @@ def test_a_kernel_compiles_in_its_bill_and_not_in_its_windows(kernel, shapes, dt
 def test_what_is_asked_for(target: str, need: int, asked: int | None) -> None:
     """In MiB: nothing where what is given unasked is plenty, half as much again, never more than there is."""
     assert vmem_limit(need << 20, targets.get(target)) == (None if asked is None else asked << 20)
+
+
+@pytest.mark.parametrize(("target", "asked"), [("v4", None), ("v5e", 126), ("tpu7x", 62)])
+def test_the_most_that_is_asked_for(target: str, asked: int | None) -> None:
+    assert vmem_limit(1 << 20, targets.get(target), most=True) == (None if asked is None else asked << 20)
 
 
 # ------------------------------------------------------------------------------------------------ one config for one plan

@@ -116,6 +116,26 @@ def test_the_vmem_limit_is_the_one_the_compiler_applies(name: str) -> None:
         targets.compile_for(*_hold(mib), target)
 
 
+@needs_libtpu
+@pytest.mark.parametrize("name", targets.TPU_NAMES)
+def test_which_compiler_copies_operands_before_a_kernel(name: str) -> None:
+    target = targets.get(name)
+
+    def copies(limit: int | None) -> bool:
+        params = pltpu.CompilerParams(vmem_limit_bytes=limit)
+        rows, spec = pl.BlockSpec((256, 1024), lambda i: (i, 0)), jax.ShapeDtypeStruct((2048, 1024), jnp.float32)
+        double = pl.pallas_call(_double, grid=(8,), in_specs=[rows], out_specs=rows, out_shape=spec, compiler_params=params)
+        _, compiled = targets.compile_for(double, [spec], target)
+        return "copy-start" in (compiled.as_text() or "")
+
+    assert copies(None) is target.copies_ahead
+    assert not copies((target.vmem_capacity_bytes or 0) - (2 << 20) if target.copies_ahead else None)
+
+
+def _double(x_ref, out_ref) -> None:
+    out_ref[...] = x_ref[...] * 2
+
+
 def test_without_libtpu_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiler, "_aimed", {})
     monkeypatch.setattr(compiler.importlib.util, "find_spec", lambda name: None)

@@ -13,7 +13,7 @@ from helion_rt.config import Config
 from helion_rt.database import EvidenceKind
 from helion_rt.program import codec
 from helion_rt.program.signature import TensorFact
-from helion_rt.tuning import inputs, memory, pool
+from helion_rt.tuning import inputs, pool, usage
 
 GOOD = Config(block_sizes=[64])
 OTHER = Config(block_sizes=[32])
@@ -146,7 +146,33 @@ def test_the_line_that_says_why(text, expected):
 
 
 def test_the_limit_of_memory():
-    assert memory.limit(2.0) == 2 << 30
-    assert 0 < memory.limit(None) <= memory.machine() // 2 + 1
-    assert memory.resident(os.getpid()) > 1 << 20
-    assert memory.resident(2**22 + 1) == 0
+    assert usage.limit(2.0) == 2 << 30
+    assert 0 < usage.limit(None) <= usage.machine() // 2 + 1
+    assert usage.resident(os.getpid()) > 1 << 20
+    assert usage.resident(2**22 + 1) == 0
+
+
+def test_the_time_a_process_has_had():
+    own = usage.processor_seconds(os.getpid())
+    assert own > 0.1  # importing JAX takes longer
+    while usage.processor_seconds(os.getpid()) == own:
+        sum(range(10000))
+    assert usage.processor_seconds(2**22 + 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("elapsed", "worked", "overdue"),
+    [
+        (99, 0, False),
+        (101, 0, True),  # it hangs, or the system does not say
+        (101, 4, True),
+        (101, 30, False),  # the machine is busy
+        (299, 90, False),
+        (301, 90, True),
+        (101, 100, True),  # it had all it was to have
+        (60, 110, False),  # on two processors
+        (101, 190, True),
+    ],
+)
+def test_a_worker_on_a_busy_machine_has_more_time(elapsed, worked, overdue):
+    assert pool.is_overdue(100, elapsed, worked) is overdue

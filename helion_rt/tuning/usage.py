@@ -1,4 +1,4 @@
-"""How much memory a worker may take, and takes. Resident memory: libtpu maps far more address space than it ever touches."""
+"""What a worker uses of the machine. Memory is resident memory: libtpu maps far more address space than it ever touches."""
 
 from __future__ import annotations
 
@@ -35,3 +35,12 @@ def resident(pid: int) -> int:
     except (OSError, IndexError):
         return 0
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def processor_seconds(pid: int) -> float:
+    """Seconds of a processor that a process has had so far, all its threads together; 0 if it is gone, or where there is no ``/proc``."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()  # the name before may hold anything
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, IndexError, ValueError):
+        return 0.0
