@@ -1,8 +1,8 @@
 """Windows: what of a host tensor is in VMEM for an access of it, and which elements stores reach.
 
 A *window* becomes a ``BlockSpec``. Where it is fetched is its *level*: the grid of the ``pallas_call``, or the nested
-pipeline of one ``emit_pipeline`` loop. Tensors of rank 0 and 1 are shown to Pallas as ``(1, n)``: a row of lanes, which
-has none of the tiling restrictions of one-dimensional memory.
+pipeline of one ``emit_pipeline`` loop. Tensors of rank 0 and 1 have windows of ``(1, n)``: a row of lanes, which has none of the
+tiling restrictions of one-dimensional memory. (What needs no slices may be shown to Pallas as it is: see ``Operand.flat``.)
 """
 
 from __future__ import annotations
