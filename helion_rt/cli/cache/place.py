@@ -12,11 +12,13 @@ from pathlib import Path
 
 from helion_rt.database import Key, LocalTier, Origin, Record, better, encode_record, open_local
 from helion_rt.database import pack as packs
+from helion_rt.database.shipped import ShippedTier, shipped_directory
 from helion_rt.database.signing import Trust
 from helion_rt.database.store import Fault, StoreError
 from helion_rt.exc import ConfigError
 from helion_rt.settings import CACHE_DIR, Settings, without_password
 
+SHIPPED = "shipped"
 _NEWER = "a later version of helion_rt has stored an entry there that this one must not touch"
 
 
@@ -136,6 +138,28 @@ class PackPlace(Place):
         return [f"{self.name}: {problem}" for problem in self.problems]
 
 
+class ShippedPlace(Place):
+    """What this installation came with: read, never written."""
+
+    def __init__(self) -> None:
+        self.tier, self.name = ShippedTier(), SHIPPED
+
+    def records(self) -> Iterator[Record]:
+        return self.tier.records()
+
+    def get(self, key: Key) -> Record | None:
+        return self.tier.get(key)
+
+    def put(self, record: Record) -> None:
+        raise StoreError(Fault.UNWRITABLE, "what is shipped is not changed: a record in the local database goes before it")
+
+    def forget(self, digest: str) -> bool:
+        raise StoreError(Fault.UNWRITABLE, "what is shipped cannot be forgotten; HELION_RT_TIERS=shipped=off ignores it")
+
+    def troubles(self) -> list[str]:
+        return [f"{self.tier.bad} damaged packs or lines"] if self.tier.bad else []
+
+
 def trust_of(settings: Settings) -> Trust:
     return Trust.from_settings(settings)
 
@@ -143,7 +167,9 @@ def trust_of(settings: Settings) -> Trust:
 def add_place(parser: argparse.ArgumentParser) -> None:
     """``--dir``: the place that an action looks into or changes."""
     parser.add_argument(
-        "--dir", metavar="DIRECTORY|URL", help=f"this database, or shared tier (default: {CACHE_DIR}, or the platform's folder)"
+        "--dir",
+        metavar="DIRECTORY|URL|shipped",
+        help=f"this database, shared tier, or what the package came with (default: {CACHE_DIR}, or the platform's folder)",
     )
 
 
@@ -169,12 +195,16 @@ def _is_target(name: str, pattern: str) -> bool:
 
 def directory_of(args: argparse.Namespace) -> str:
     """The directory or URL that was asked for, for people. Raises ``ConfigError``."""
+    if args.dir == SHIPPED:
+        return str(shipped_directory() or SHIPPED)
     where = str(Settings.from_env().cache_dir) if args.dir is None else args.dir
     return without_password(where) if is_url(where) else str(_expanded(where))
 
 
 def place_of(args: argparse.Namespace) -> Place:
-    """The place of ``--dir``: a directory or a shared tier. Raises ``ConfigError``."""
+    """The place of ``--dir``: a directory, a shared tier, or what is shipped. Raises ``ConfigError``."""
+    if args.dir == SHIPPED:
+        return ShippedPlace()
     where = str(Settings.from_env().cache_dir) if args.dir is None else args.dir
     if is_url(where):
         return SharedPlace(where, trust_of(Settings.from_env()))
@@ -185,8 +215,10 @@ def place_of(args: argparse.Namespace) -> Place:
 
 
 def open_place(where: str) -> Place:
-    """A directory, a URL or a pack, which is there. Raises ``ConfigError``."""
+    """A directory, a URL, a pack or ``shipped``, which is there. Raises ``ConfigError``."""
     trust = trust_of(Settings.from_env())
+    if where == SHIPPED:
+        return ShippedPlace()
     if is_url(where):
         return SharedPlace(where, trust)
     path = _expanded(where)

@@ -7,7 +7,7 @@ import json
 import sys
 from typing import Any
 
-from .place import Place, add_filters, add_place, chosen, directory_of, place_of
+from .place import LocalPlace, Place, add_filters, add_place, chosen, directory_of, place_of
 from .text import SHORT, as_json, fail, header, printable, row, tree
 
 _FLUSH_EVERY = 64  # records
@@ -59,7 +59,9 @@ def _list(args: argparse.Namespace) -> int:
 
 def _none(place: Place, args: argparse.Namespace) -> str:
     filters = [f"--{name} {value}" for name, value in (("kernel", args.kernel), ("target", args.target)) if value is not None]
-    return printable(f"no records in {place.name}" + (f" for {' '.join(filters)}" if filters else ""))
+    missing = isinstance(place, LocalPlace) and not place.directory.exists()
+    where = f"{place.name}, which does not exist" if missing else place.name
+    return printable(f"no records in {where}" + (f" for {' '.join(filters)}" if filters else ""))
 
 
 def tell_troubles(place: Place, status: int = 0) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import re
 import sys
@@ -17,7 +18,7 @@ from helion_rt.database.pack import signature_to_json
 SHORT = 12  # hex digits of a digest in a table
 
 _COLUMNS = (("key", SHORT), ("kernel", 20), ("target", 14), ("status", 12), ("evidence", 9), ("ms", 9), ("default ms", 10), ("speed-up", 8),
-            ("date", 20), ("config", 0))  # fmt: skip
+            ("date", 20), ("arguments", 32), ("config", 0))  # fmt: skip
 _DURATION = re.compile(r"(\d{1,6})([mhdw])", re.ASCII)
 _UNITS = {"m": timedelta(minutes=1), "h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 _SIZE = re.compile(r"(\d{1,15})([KMGT]?)(i?B)?", re.ASCII | re.IGNORECASE)
@@ -53,7 +54,7 @@ def row(record: Record) -> str:
     evidence = record.evidence
     times = milliseconds(evidence.ms), milliseconds(evidence.default_ms), "-" if evidence.speedup is None else f"{evidence.speedup:.2f}x"
     verdict = record.status.value, evidence.kind.value
-    return _in_columns((record.key.digest[:SHORT], record.kernel, record.key.target, *verdict, *times, record.date, config_text(record)))
+    return _in_columns((record.key.digest[:SHORT], record.kernel, record.key.target, *verdict, *times, record.date, arguments(record), config_text(record)))
 
 
 def _in_columns(cells: Iterable[str]) -> str:
@@ -63,6 +64,21 @@ def _in_columns(cells: Iterable[str]) -> str:
 
 def milliseconds(ms: float | None) -> str:
     return "-" if ms is None else f"{ms:.4g}"
+
+
+def arguments(record: Record) -> str:
+    """What the kernel was called with: ``4096x2560 float32, 1e-05``. What is None is left out, and what is alike told once, ``2 of ...``."""
+    told = list[str]()
+    for item in record.key.signature:
+        match item:
+            case ("tensor", (*dims,), str(dtype)):
+                told.append(f"{'x'.join(map(str, dims))} {dtype}".lstrip())
+            case ("static", str(), value):
+                told.append(str(value))
+            case _:
+                told.append(json.dumps(signature_to_json(item), default=str))
+    runs = [(text, len(list(run))) for text, run in itertools.groupby(told) if text != "None"]
+    return ", ".join(text if count == 1 else f"{count} of {text}" for text, count in runs)
 
 
 def config_text(record: Record) -> str:

@@ -81,9 +81,19 @@ def test_show_of_nothing(records: list[Record], tmp_path: Path, capsys: pytest.C
 
 def test_an_empty_cache_is_said_to_be_empty_and_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = tmp_path / "none"
-    assert run(capsys, "ls", "--dir", str(place)) == (0, f"no records in {place}\n", "")
+    assert run(capsys, "ls", "--dir", str(place)) == (0, f"no records in {place}, which does not exist\n", "")
     assert run(capsys, "ls", "--json", "--dir", str(place)) == (0, "[]\n", "")
     assert not place.exists()
+
+
+def test_what_is_shipped_is_listed_and_shown_but_not_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = run(capsys, "ls", "--dir", "shipped", "--kernel", "layer_norm", "--target", "v6e")
+    (line,) = [line for line in out.splitlines() if " 8x512x768 bfloat16, 2 of 768 bfloat16, 1e-12" in line]
+    assert status == 0 and err == "" and "scheduled" in line
+    assert "kernel: layer_norm" in run(capsys, "show", line.split()[0], "--dir", "shipped")[1]
+    status, _, err = run(capsys, "forget", line.split()[0], "--dir", "shipped", "--yes")
+    assert status == 1 and "shipped=off" in err
+    assert Path(run(capsys, "path", "--dir", "shipped")[1].strip()).is_dir()
 
 
 def test_path(records: list[Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
