@@ -39,6 +39,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report. 0 if everything that can be expected here works, 1 if something is broken."""
+    targets.prepare_environment()
     report = examine(os.environ)
     print(json.dumps(report, indent=2)) if args.json else _show(report)
     return 1 if report["problems"] else 0

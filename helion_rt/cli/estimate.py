@@ -39,14 +39,15 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``estimate``: 0 if every target accepts the function, 1 if a compiler refuses, 2 for arguments that cannot be used."""
+    from helion_rt import targets
+    from helion_rt.schedule import estimate
+
+    targets.prepare_environment()
     try:
         function, arguments = load(args.factory)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
-    from helion_rt import targets
-    from helion_rt.schedule import estimate
-
     status, found = 0, []
     for name in args.target or ["tpu7x"]:
         try:

@@ -35,11 +35,13 @@ def add_parser(actions: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``cache explain``."""
+    from helion_rt import targets
     from helion_rt.runtime.explain import explain
     from helion_rt.runtime.standing import Standing
 
     from .keys import argument, arguments_of, load_kernel, tune_nothing  # late: other actions of `cache` need none of it
 
+    targets.prepare_environment()
     tune_nothing()
     try:
         if args.args is not None and args.arg:

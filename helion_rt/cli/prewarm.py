@@ -109,6 +109,9 @@ class Work:
 
 def run(args: argparse.Namespace) -> int:
     """Carry out ``prewarm``: 0 if every key is filled, 1 if not, 2 for a manifest or options that cannot be used."""
+    from helion_rt import targets
+
+    targets.prepare_environment()
     if args.check:
         tune_nothing()
     try:

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from helion_rt import targets
     from helion_rt.settings import Settings
 
+    targets.prepare_environment()
     try:
         if args.report is not None:
             prewarm.check_report(args.report)

@@ -30,7 +30,8 @@ _aimed: dict[Target, jax.sharding.Sharding] = {}
 
 
 def prepare_environment() -> None:
-    """Sets libtpu's variables in this process, where the user has not. Called when an absent TPU is first asked for.
+    """Sets libtpu's variables in this process, where the user has not. Called when an absent TPU is first asked for, and by the commands,
+    so that they do not begin with libtpu's complaint of a machine without a TPU.
 
     Works before and after JAX has started its CPU backend. ``JAX_PLATFORMS`` is never touched: JAX's default device stays
     what it was. On a machine with a TPU nothing is said about its topology: the real one must be found.

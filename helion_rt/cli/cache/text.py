@@ -54,7 +54,8 @@ def row(record: Record) -> str:
     evidence = record.evidence
     times = milliseconds(evidence.ms), milliseconds(evidence.default_ms), "-" if evidence.speedup is None else f"{evidence.speedup:.2f}x"
     verdict = record.status.value, evidence.kind.value
-    return _in_columns((record.key.digest[:SHORT], record.kernel, record.key.target, *verdict, *times, record.date, arguments(record), config_text(record)))
+    key, given = record.key, (arguments(record), config_text(record))
+    return _in_columns((key.digest[:SHORT], record.kernel, key.target, *verdict, *times, record.date, *given))
 
 
 def _in_columns(cells: Iterable[str]) -> str:
@@ -67,18 +68,21 @@ def milliseconds(ms: float | None) -> str:
 
 
 def arguments(record: Record) -> str:
-    """What the kernel was called with: ``4096x2560 float32, 1e-05``. What is None is left out, and what is alike told once, ``2 of ...``."""
-    told = list[str]()
-    for item in record.key.signature:
-        match item:
-            case ("tensor", (*dims,), str(dtype)):
-                told.append(f"{'x'.join(map(str, dims))} {dtype}".lstrip())
-            case ("static", str(), value):
-                told.append(str(value))
-            case _:
-                told.append(json.dumps(signature_to_json(item), default=str))
+    """What the kernel was called with: ``4096x2560 float32, 1e-05``. None is left out, what is alike told once: ``2 of 768 float32``."""
+    signature = record.key.signature
+    told = [_argument(item) for item in (signature if isinstance(signature, tuple) else (signature,))]
     runs = [(text, len(list(run))) for text, run in itertools.groupby(told) if text != "None"]
     return ", ".join(text if count == 1 else f"{count} of {text}" for text, count in runs)
+
+
+def _argument(item: Any) -> str:
+    match item:
+        case ("tensor", tuple() as dims, str(dtype)):
+            return f"{'x'.join(map(str, dims))} {dtype}".lstrip()
+        case ("static", str(), value):
+            return str(value)
+        case _:
+            return json.dumps(signature_to_json(item), default=str)
 
 
 def config_text(record: Record) -> str:
