@@ -17,7 +17,7 @@ from .memory import memory_of
 from .ops import ITEMSIZE, Kind, kind_of
 from .windows import LANES, SUBLANES
 
-SIDE_EFFECTS = ("hl.load", "hl.store")
+ACCESSES = ("hl.load", "hl.store")
 
 
 def foldable(legal: Program) -> dict[int, int]:
@@ -27,24 +27,27 @@ def foldable(legal: Program) -> dict[int, int]:
         axes = axes_of(launch)
         if len(axes) == 1 and _is_elementwise(legal, launch, axes[0]):
             tensors = {m.tensor.id for op in walk(launch.regions[0]) if (m := memory_of(op)) is not None}
-            packing = max([4 // ITEMSIZE[legal.types[t].dtype] for t in tensors if legal.types[t].shape] or [1])
-            found[legal.axes[axes[0]].block] = LANES * SUBLANES * max(packing, 1)
+            packing = max(max(1, 4 // ITEMSIZE[legal.types[t].dtype]) for t in tensors)
+            found[legal.axes[axes[0]].block] = LANES * SUBLANES * packing
     return found
 
 
-def fold(legal: Program, blocks: Iterable[int]) -> Program:
-    """``legal`` with the launches over ``blocks`` folded: the sizes of those count rows of 128 elements then."""
+def fold(legal: Program, blocks: Iterable[int]) -> tuple[Program, dict[int, int]]:
+    """``legal`` with the launches over ``blocks`` folded, and which tensor each of the new matrices is.
+
+    The sizes of those blocks count rows of 128 elements then.
+    """
     chosen = frozenset(blocks)
-    types, host = list(legal.types), list[Op]()
+    types, host, tensors = list(legal.types), list[Op](), dict[int, int]()
     axes = [_rows_axis(axis) if axis.block in chosen else axis for axis in legal.axes]
     infos = [dataclasses.replace(b, extent=b.extent // LANES) if n in chosen else b for n, b in enumerate(legal.blocks)]
     for op in legal.host.ops:
         if op.name == "hl.launch" and (block := legal.axes[axes_of(op)[0]].block) in chosen:
-            host += _folded(op, legal, types, block)
+            host += _folded(op, legal, types, block, tensors)
         else:
             host.append(op)
     region = dataclasses.replace(legal.host, ops=tuple(host))
-    return dataclasses.replace(legal, types=tuple(types), axes=tuple(axes), blocks=tuple(infos), host=region)
+    return dataclasses.replace(legal, types=tuple(types), axes=tuple(axes), blocks=tuple(infos), host=region), tensors
 
 
 def _rows_axis(axis: Axis) -> Axis:
@@ -57,22 +60,33 @@ def _is_elementwise(legal: Program, launch: Op, axis: int) -> bool:
     info = legal.axes[axis]
     if info.begin != 0 or not isinstance(info.end, int) or info.end % LANES or _is_used_elsewhere(legal, launch, info.block):
         return False
+    fixed = legal.blocks[info.block].fixed
+    shapes = ((), (Block(info.block),), (fixed,))
+    stores = False
     for op in walk(launch.regions[0]):
-        if op.regions or (kind_of(op.name) is not Kind.ELEMENTWISE and op.name not in SIDE_EFFECTS):
+        if op.regions or (kind_of(op.name) is not Kind.ELEMENTWISE and op.name not in ACCESSES):
             return False
-        if any(legal.types[r].shape not in ((), (Block(info.block),)) for r in op.results) or _has_sizes(op):
+        if any(legal.types[r].shape not in shapes for r in op.results) or _sizes_of(op):
             return False
         memory = memory_of(op)
-        if memory is not None and legal.types[memory.tensor.id].shape not in ((), (info.end,)):
+        if memory is not None and (legal.types[memory.tensor.id].shape, memory.index) not in (((), ()), ((info.end,), (TileIndex(axis),))):
             return False
-        if memory is not None and memory.index not in ((), (TileIndex(axis),)):
-            return False
-    return not launch.regions[0].results
+        stores |= memory is not None and memory.writes
+    return stores and not launch.regions[0].results
 
 
-def _has_sizes(op: Op) -> bool:
-    """Whether an argument is the size of a block: it would be another one."""
-    return bool(_sizes_in((op.args, tuple(value for _, value in op.kwargs))))
+def _is_used_elsewhere(legal: Program, launch: Op, block: int) -> bool:
+    """Whether the size of ``block`` is anything but that of the tiles of ``launch``: a number that is computed with, the end of a loop."""
+    own = {r for op in walk(launch.regions[0]) for r in op.results}
+    sizes = [_sizes_in(t.shape) for n, t in enumerate(legal.types) if n not in own]
+    sizes += [_sizes_in((axis.begin, axis.end)) for axis in legal.axes]
+    sizes += [_sizes_of(op) for op in walk(legal.host)]
+    return any(block in found for found in sizes) or sum(axis.block == block for axis in legal.axes) > 1
+
+
+def _sizes_of(op: Op) -> frozenset[int]:
+    """Blocks whose sizes are arguments of ``op``."""
+    return _sizes_in((op.args, tuple(value for _, value in op.kwargs), tuple(region.results for region in op.regions)))
 
 
 def _sizes_in(arg: object) -> frozenset[int]:
@@ -81,25 +95,18 @@ def _sizes_in(arg: object) -> frozenset[int]:
     return blocks_in(arg) if isinstance(arg, Expr) else frozenset()
 
 
-def _is_used_elsewhere(legal: Program, launch: Op, block: int) -> bool:
-    """Whether ``block`` is the size of something beside the tiles of ``launch``."""
-    inside = {r for op in walk(launch.regions[0]) for r in op.results}
-    sizes = frozenset().union(*(_sizes_in(t.shape) for n, t in enumerate(legal.types) if n not in inside))
-    sizes |= frozenset().union(*(_sizes_in(op.args) for op in legal.host.ops))
-    return block in sizes or sum(axis.block == block for axis in legal.axes) > 1
-
-
-def _folded(launch: Op, legal: Program, types: list[TensorType], block: int) -> Sequence[Op]:
-    """The launch on matrices, with the views before and after it."""
+def _folded(launch: Op, legal: Program, types: list[TensorType], block: int, tensors: dict[int, int]) -> Sequence[Op]:
+    """The launch on matrices, with the views before and after it; ``tensors`` gets which tensor each matrix is."""
     before, after, names = list[Op](), list[Op](), dict[int, int]()
 
     def new(tensor: int) -> int:
         (extent,), dtype = legal.types[tensor].shape, legal.types[tensor].dtype
         assert isinstance(extent, int)
         types.append(TensorType((extent // LANES, LANES), dtype))
+        tensors[len(types) - 1] = tensor
         return len(types) - 1
 
-    used = {m.tensor.id for op in walk(launch.regions[0]) if (m := memory_of(op)) is not None} | {r.id for r in refs_in(launch.args[1])}
+    used = {m.tensor.id for op in walk(launch.regions[0]) if (m := memory_of(op)) is not None}  # what is written is among them
     for tensor in sorted(used):
         if legal.types[tensor].shape:
             names[tensor] = new(tensor)

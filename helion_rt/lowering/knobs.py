@@ -130,7 +130,7 @@ def _has_one_tile(program: Program, axis: int) -> bool:
 
 def _buffer_counts(program: Program) -> Iterator[Knob]:
     legal = legalized(program)
-    seen = origins(legal)
+    seen = origins(legal, {})
     deep = any(LoopStrategy.EMIT_PIPELINE in loop.choices for loop in loops(program))
     for n, (launch, tensor) in enumerate(buffer_places(legal)):
         region = legal.launches[launch].regions[0]
@@ -208,7 +208,7 @@ def _tiles(plan: Plan, launch: Launch, loop: Loop) -> int | None:
 
 def _used_counts(plan: Plan, program: Program) -> list[int | None]:
     """The buffer counts that differ from what the operands would have unasked."""
-    seen = origins(legalized(program))
+    seen = origins(legalized(program), plan.folded)
     moving = {(n, seen.get(o.tensor, o.tensor)) for n, launch in enumerate(plan.launches) for o in launch.operands if o.moves}
     counts = [(place, plan.buffer_counts.get(place)) for place in buffer_places(legalized(program))]
     return [count if place in moving and count != 2 else None for place, count in counts]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,7 +36,7 @@ class Operand:
 
     name: str
     tensor: int
-    shape: tuple[int, ...]  # as shown to Pallas: rank 2 at least, or (n,) in SMEM
+    shape: tuple[int, ...]  # rank 2 at least, or (n,) in SMEM; as shown to Pallas, where it is not flat
     dtype: str
     level: int | None  # number of the emit_pipeline loop, or None for the grid
     window: Window | None  # None: 32-bit words in SMEM, read one at a time
@@ -95,6 +95,7 @@ class Plan:
     blocks: tuple[int, ...]
     launches: list[Launch]
     buffer_counts: dict[tuple[int, int], int | None]  # what the config says: (launch, tensor) -> blocks in VMEM
+    folded: Mapping[int, int]  # matrix -> the vector that it is (see ``fold``)
 
     @property
     def vmem_bytes(self) -> int:
@@ -149,14 +150,14 @@ def make_plan(program: Program, config: Config, target: Target) -> Plan:
     legal = oriented(legalized(program), tuple(config.get("orientations", ())))
     if not target.is_tpu:
         legal = _laid_out(_ById(legal))
-    blocks = block_sizes(program, config)
+    blocks, folded = block_sizes(program, config), dict[int, int]()
     if target.is_tpu:
-        legal, blocks = _with_vectors_folded(_ById(legal), blocks)
+        legal, blocks, folded = _with_vectors_folded(_ById(legal), blocks)
     strategies = list(config.get("loop_strategies", ()))
     count = len(loops(program))
     if len(strategies) < count:
         strategies += [LoopStrategy.FORI] * (count - len(strategies))
-    plan = Plan(legal, config, target, blocks, [], _buffer_counts(program, config))
+    plan = Plan(legal, config, target, blocks, [], _buffer_counts(program, config, folded), folded)
     number = 0
     for op in legal.launches:
         launch = _Planner(plan, op, strategies, number, len(plan.launches)).run()
@@ -169,7 +170,7 @@ def make_plan(program: Program, config: Config, target: Target) -> Plan:
     return plan
 
 
-def _buffer_counts(program: Program, config: Config) -> dict[tuple[int, int], int | None]:
+def _buffer_counts(program: Program, config: Config, folded: Mapping[int, int]) -> dict[tuple[int, int], int | None]:
     """The config's ``buffer_counts`` by launch and tensor."""
     counts = config.get("buffer_counts", ())
     if not counts:
@@ -177,18 +178,18 @@ def _buffer_counts(program: Program, config: Config) -> dict[tuple[int, int], in
     places = buffer_places(legalized(program))
     if len(counts) > len(places):
         raise PlanError(f"the config has {len(counts)} buffer_counts, the launches access {len(places)} tensors", kernel=program.name)
-    seen = origins(legalized(program))
+    seen = origins(legalized(program), folded)
     given = dict(zip(places, counts, strict=False))
     return given | {(n, other): count for (n, tensor), count in given.items() for other, origin in seen.items() if origin == tensor}
 
 
-def origins(legal: Program) -> dict[int, int]:
-    """Host tensor -> the tensor whose dimensions it has in another order: a config may have either of them accessed."""
+def origins(legal: Program, folded: Mapping[int, int]) -> dict[int, int]:
+    """Host tensor -> the tensor whose dimensions it has in another order, or folded: a config may have either of them accessed."""
     found: dict[int, int] = {}
     for op in legal.host.ops:
         if kind_of(op.name) is Kind.PERMUTE and isinstance(op.args[0], Ref):
             found[op.results[0]] = found.get(op.args[0].id, op.args[0].id)
-    return found
+    return found | {matrix: found.get(vector, vector) for matrix, vector in folded.items()}
 
 
 _LEGAL: dict[int, tuple[Program, Program]] = {}  # by id of the program, which is kept alive here
@@ -200,7 +201,7 @@ def buffer_places(legal: Program) -> tuple[tuple[int, int], ...]:
 
     In an order that does not depend on the order of accesses, which a config may change.
     """
-    seen = origins(legal)
+    seen = origins(legal, {})
     found = {
         (n, seen.get(memory.tensor.id, memory.tensor.id))
         for n, launch in enumerate(legal.launches)
@@ -249,16 +250,17 @@ def _foldable(legal: _ById) -> dict[int, int]:
 
 
 @functools.lru_cache(maxsize=8)
-def _folded(legal: _ById, blocks: frozenset[int]) -> Program:
+def _folded(legal: _ById, blocks: frozenset[int]) -> tuple[Program, dict[int, int]]:
     return fold(legal.program, blocks)
 
 
-def _with_vectors_folded(legal: _ById, blocks: tuple[int, ...]) -> tuple[Program, tuple[int, ...]]:
+def _with_vectors_folded(legal: _ById, blocks: tuple[int, ...]) -> tuple[Program, tuple[int, ...], dict[int, int]]:
     """``fold`` where block sizes allow it, and the sizes of the blocks then."""
     chosen = frozenset(n for n, unit in _foldable(legal).items() if blocks[n] % unit == 0 or blocks[n] == legal.program.blocks[n].extent)
     if not chosen:
-        return legal.program, blocks
-    return _folded(legal, chosen), tuple(size // LANES if n in chosen else size for n, size in enumerate(blocks))
+        return legal.program, blocks, {}
+    program, tensors = _folded(legal, chosen)
+    return program, tuple(size // LANES if n in chosen else size for n, size in enumerate(blocks)), tensors
 
 
 def oriented(legal: Program, orientations: tuple[Orientation | None, ...]) -> Program:
@@ -519,8 +521,9 @@ class _Planner:
         laid out in another way on a TPU, and XLA would copy the tensor before every call."""
         if not self.target.is_tpu or operand.written or operand.window is None or operand.level is not None:
             return False
-        extent, unit = operand.shape[-1], LANES * max(1, 4 // ITEMSIZE[operand.dtype])
-        if len(self.windows.shape(operand.tensor)) != 1 or (operand.window[-1].size % unit and operand.window[-1].size != extent):
+        size, unit = operand.window[-1].size, LANES * max(1, 4 // ITEMSIZE[operand.dtype])
+        blocks_fit = size % (LANES * SUBLANES) == 0 or (size >= unit and size & (size - 1) == 0)  # Pallas' rule
+        if len(self.windows.shape(operand.tensor)) != 1 or not (blocks_fit or size == operand.shape[-1]):
             return False
         return all(self.windows.takes_all(a, operand.window) for a in self.accesses if launch.by_access[id(a.op)] is operand)
 

@@ -19,7 +19,7 @@ from helion_rt.program.ir import Op, Program, Ref, walk
 from helion_rt.program.regions import CARRYING, axes_of
 from helion_rt.targets import Target
 
-from . import ladder
+from . import growth, ladder
 
 logger = logging.getLogger("helion_rt.tuning")
 
@@ -28,13 +28,9 @@ SPACE_VERSION = 3
 
 # The largest value of a tile, in elements. On the CPU a grid step costs a copy of the launch's arrays (interpret mode:
 # softmax of 2048 x 8192 took 8.1 s with 16 rows a block, 0.3 s in one step), so blocks are as large as memory manners
-# allow: 64 MiB of float32. On a TPU they start at what fills its units, and where that makes a small tile (vectors, narrow matrices)
-# grow to as many elements as a square of two such blocks has: a step costs about 0.3 us, as much as copying 64 Ki elements. Tiles above
-# those leave some steps for the copies to overlap with.
+# allow: 64 MiB of float32. On a TPU they start at what fills its units, and grow where that makes a small tile (``growth``).
 CPU_TILE_ELEMENTS = 1 << 24
 TPU_FIRST_BLOCK = 512
-TPU_SMALL_TILE = 1 << 16
-TPU_FEWEST_STEPS = 4
 # A loop whose end is in the data does the work of whole blocks: on the CPU such a block starts at this share of its axis.
 DYNAMIC_SHARE = 8
 
@@ -290,11 +286,8 @@ class Space:
 
     def tile_elements(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value inside the program's loops when the tunable blocks have these sizes."""
-        return self._most_elements(self._shapes, blocks)
-
-    def _most_elements(self, shapes: Sequence[Sequence], blocks: Sequence[int]) -> int:
         sizes = self.program.block_sizes(tuple(blocks))
-        return max((_elements(shape, sizes) for shape in shapes), default=0)
+        return max((_elements(shape, sizes) for shape in self._shapes), default=0)
 
     def _form(self, config: Config) -> Config | PlanError:
         """The canonical form of ``config``, or why it has none."""
@@ -342,7 +335,11 @@ class Space:
             most = min(most, outer) if isinstance(outer, int) else most
             start.append(max(s for s in sizes if s <= most or s == sizes[0]))
         blocks = self._with_more_matrices(tuple(start))
-        return self._grown(blocks, set(around) | dynamic) if self.target.is_tpu else blocks
+        if not self.target.is_tpu:
+            return blocks
+        bound = dynamic | set(around)
+        free = [i for i, number in enumerate(self.program.tunable_blocks) if number not in bound and not self._leading[i]]
+        return growth.grown(self.program, blocks, self._powers, free, lambda sizes: self._total(self._steps(sizes)))
 
     def _with_more_matrices(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
         """``blocks`` with as many matrices a tile as do not make it larger than one of the first blocks squared: small ones are many."""
@@ -350,24 +347,6 @@ class Space:
             more = ((*blocks[:i], size, *blocks[i + 1 :]) for size in self._powers[i] if size <= TPU_FIRST_BLOCK)
             blocks = max((b for b in more if self.tile_elements(b) <= TPU_FIRST_BLOCK**2), default=blocks)
         return blocks
-
-    def _grown(self, blocks: tuple[int, ...], bound: set[int]) -> tuple[int, ...]:
-        """``blocks`` doubled while tiles are small and steps are left, but for those in ``bound`` or that count matrices."""
-        tunable = self.program.tunable_blocks
-        free = [i for i, number in enumerate(tunable) if number not in bound and not self._leading[i]]
-        shapes = {i: [shape for shape in self._shapes if any(tunable[i] in blocks_in(dim) for dim in shape)] for i in free}
-        while True:
-            more = []
-            for i in free:
-                larger = next((size for size in self._powers[i] if size > blocks[i]), blocks[i])
-                grown = (*blocks[:i], larger, *blocks[i + 1 :])
-                before, after = (self._most_elements(shapes[i], sizes) for sizes in (blocks, grown))
-                worth = after <= TPU_SMALL_TILE or self._total(self._steps(grown)) >= TPU_FEWEST_STEPS
-                if worth and before < after <= TPU_FIRST_BLOCK**2:
-                    more.append((before, -i, grown))
-            if not more:
-                return blocks
-            _, _, blocks = min(more)
 
     def _largest(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
         while self.tile_elements(blocks) > CPU_TILE_ELEMENTS:
