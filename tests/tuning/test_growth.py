@@ -1,4 +1,4 @@
-"""Where a TPU's default begins: tiles that are neither so small that steps cost more than their work, nor so large that they compile for minutes."""
+"""Where a TPU's default begins: tiles neither so small that steps cost more than their work, nor so large that they compile for minutes."""
 
 from __future__ import annotations
 
