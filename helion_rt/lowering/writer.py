@@ -373,13 +373,22 @@ class KernelWriter:
         """The first element of tile ``id`` of ``axis``."""
         begin, size = self.program.axes[axis].begin, self.block(axis)
         if isinstance(begin, Ref):
-            first = self.value(begin, Form.ROW)
+            outer = self.position_of(begin)
+            # As it stands, not made a value: JAX cannot lower a slice that begins at a constant array.
+            first = self.value(begin, Form.ROW) if outer is None else outer.begin if outer.begin.isdigit() else f"({outer.begin})"
+            if first.isdigit() and id.isdigit():
+                return str(int(first) + int(id) * size)
             return first if id == "0" else f"{first} + {id} * {size}"
         start = evaluate(begin, self.plan.blocks)
         if id.isdigit():
             return str(start + int(id) * size)
         text = id if size == 1 else f"{id} * {size}"
         return text if start == 0 else f"{start} + {text}"
+
+    def position_of(self, begin: Ref) -> Position | None:
+        """The position of the tile that ``begin`` is the begin of; None where it is no tile's."""
+        op = self.defs.get(begin.id)
+        return self.positions[self.axis_of(op)] if op is not None and op.name == "hl.tile_begin" else None
 
     @staticmethod
     def axis_of(op: Op) -> int:

@@ -63,8 +63,10 @@ def bind_positions(w: KernelWriter, loop: Loop, step: str, *, static: bool = Fal
             id = f"({step} // {stride})"
         if id != "0" and stride * trips < loop.steps:
             id = f"({id} % {trips})"
-        begins_at_number = not isinstance(w.program.axes[axis].begin, Ref)
-        w.positions[axis] = Position(id, w.begin_of(axis, id), static and begins_at_number)
+        first = w.program.axes[axis].begin
+        outer = w.position_of(first) if isinstance(first, Ref) else None
+        known = not isinstance(first, Ref) or (outer is not None and (outer.static or outer.begin.isdigit()))
+        w.positions[axis] = Position(id, w.begin_of(axis, id), static and known)
 
 
 def bind_results(w: KernelWriter, op: Op, text: str) -> None:
