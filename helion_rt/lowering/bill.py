@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 REGISTERS = 64 * SUBLANES * LANES * 4  # bytes: a value that is smaller need not be spilled
 SLACK = 5 << 18  # what Mosaic uses beside all this; seen: up to 1.1 MiB
 RESERVED = 2 << 20  # of a core's VMEM: a limit above the rest is refused (seen on all five generations)
+MOSTLY_PADDING = 4  # times what a value has itself
 WAITING = (Kind.REDUCTION, Kind.CONTRACT, Kind.PERMUTE, Kind.OTHER)  # these need all of their input
 
 
@@ -156,6 +157,8 @@ class _Values:
             kind = ops.kind_of(op.name) if op.name not in ("hl.load", *CARRYING) else None
             if kind is Kind.CONTRACT:
                 extra = max(extra, self.split(op))
+            if kind in (Kind.PERMUTE, Kind.OTHER):
+                extra = max(extra, self.relaid([*inputs, *op.results]))
             if op.name == "hl.load" or (kind is Kind.CREATE or op.name.startswith("hl.tile_")):
                 again.update(op.results)
             after = at + (kind in WAITING or op.name in CARRYING)
@@ -182,6 +185,13 @@ class _Values:
         operands = [r.id for r in inputs_of(op)[:2]]
         wide = all(self.program.types[v].dtype == "float32" for v in operands)
         return sum(map(self.bytes, operands)) * 5 // 4 if wide else 0
+
+
+    def relaid(self, values: Sequence[int]) -> int:
+        """Values with few lanes (pairs to take apart or put together), each row of which takes a tile's width while it is laid out anew."""
+        plain = sum(math.prod(self.shape(v)) * ITEMSIZE[self.program.types[v].dtype] for v in values)
+        padded = sum(map(self.bytes, values))
+        return padded if padded > max(MOSTLY_PADDING * plain, REGISTERS) else 0
 
 
 def _inside(op: Op) -> Iterator[Op]:

@@ -23,6 +23,7 @@ from helion_rt.lowering.bill import vmem_limit, window_bytes
 from helion_rt.lowering.knobs import Knob, canonical, knobs
 from helion_rt.program.ir import Program
 from helion_rt.program.signature import StaticFact, TensorFact
+from helion_rt.tuning.space import Space
 
 CPU = targets.get("cpu")
 TPUS = ("v5e", "v6e", "tpu7x")
@@ -420,3 +421,22 @@ def test_canonical_drops_buffers_on_the_cpu() -> None:
 def test_canonical_refuses_what_has_no_plan() -> None:
     with pytest.raises(PlanError):
         canonical(_program(ROUND), Config(block_sizes=[128], loop_strategies=["grid"]), CPU)
+
+
+def _rotated(x: torch.Tensor) -> torch.Tensor:
+    """Halves of the last dimension, paired, changed, and put back."""
+    batch, heads, length, width = x.size()
+    out = torch.empty_like(x)
+    for b, t in hl.tile([batch, length]):
+        first, second = hl.split(x[b, :, t, :].reshape([b, heads, t, 2, width // 2]).permute(0, 1, 2, 4, 3))
+        out[b, :, t, :] = hl.join(-second, first).permute(0, 1, 2, 4, 3).reshape([b, heads, t, width])
+    return out
+
+
+@pytest.mark.parametrize("target", TPUS)
+def test_pairs_of_halves_are_billed_for_their_padding(target: str) -> None:
+    """Their values have two lanes of 128: libtpu asked for 44 MiB where the bill was 3, so that the default did not compile."""
+    program, aimed = capture(_rotated, _facts((2, 4, 128, 64))), targets.get(target)
+    whole = lowering.make_plan(program, Config(block_sizes=[2, 128]), targets.get("v5e"))
+    assert whole.vmem_bytes > 40 << 20
+    assert lowering.lower(program, Space(program, aimed).default(), aimed).compile().tpu_custom_calls == 1
