@@ -259,7 +259,7 @@ class Space:
         # Shrinking all alike can step over the legal ones, e.g. where one block must divide and another must be whole.
         for config in itertools.islice(self._every_plain(), MAX_TRIED):
             form = self.canonical(config)
-            if form is not None:
+            if form is not None and self._can_be_written(form):
                 return form
         raise last or PlanError(
             "no config of this kernel fits", kernel=self.program.name, file=self.program.file, line=self.program.first_line
@@ -304,6 +304,15 @@ class Space:
                 self._forms[config] = PlanError(f"{type(error).__name__}: {error}", kernel=self.program.name)
         return self._forms[config]
 
+    def _can_be_written(self, config: Config) -> bool:
+        """Whether a TPU's plan has a source: some accesses are refused only when they are written. On the CPU none is."""
+        if self.target.is_tpu and not isinstance(self._forms[config], PlanError):
+            try:
+                lowering.generate(self.program, config, self.target)
+            except PlanError as error:
+                self._forms[config] = error
+        return not isinstance(self._forms[config], PlanError)
+
     def _with_strategies(self, blocks: Sequence[int]) -> Config | None:
         """The first legal config with these blocks whose bill is moderate (half the VMEM), else the first legal one."""
         limit = self.target.vmem_bytes
@@ -311,7 +320,7 @@ class Space:
         steps = self._steps(blocks)
         for strategies in sorted(_by_preference(self.strategies), key=lambda s: self._unrolled(steps, s) > MAX_UNROLLED):
             config = self.canonical(self.make(blocks, strategies))
-            if config is not None:
+            if config is not None and self._can_be_written(config):
                 plan = lowering.make_plan(self.program, config, self.target)
                 if budget is None or plan.vmem_bytes <= budget or self._halve(blocks) is None:
                     return config
