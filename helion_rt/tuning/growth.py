@@ -1,8 +1,8 @@
 """The blocks that a TPU's default begins with, made larger where they leave a small tile: vectors, few rows, a loop over long ones.
 
-A step costs about 0.3 us whatever it does, as much as copying 64 Ki elements. So tiles grow to that; and up to what a square of two first
-blocks holds, while some steps are left for the copies to overlap with. What counts are registers: each is an instruction an operation, so
-values that fill only a part of theirs stay small, and so do tiles of what is done element by element.
+By the compiler's schedule a step costs about 0.3 us whatever it does, as much as copying 64 Ki elements. So tiles grow to that; and up to
+what a square of two first blocks holds, while some steps are left for the copies to overlap with. What counts are registers: each is an
+instruction an operation, so values that fill only a part of theirs stay small, and so do tiles of what is done element by element.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def grown(
         for i in free:
             larger = next((size for size in powers[i] if size > blocks[i]), blocks[i])
             after = (*blocks[:i], larger, *blocks[i + 1 :])
-            held, most = (max((_elements(s, program.block_sizes(b)) for s in shapes[i]), default=0) for b in (blocks, after))
+            held, most = (max((elements(s, program.block_sizes(b)) for s in shapes[i]), default=0) for b in (blocks, after))
             room = max((_in_registers(s, program.block_sizes(after), vectors) for s in shapes[i]), default=0)
             large = room <= min(MOST_WASTE * most, LARGE_TILE) and steps_of(after) >= FEWEST_STEPS
             if held < most and (room <= SMALL_TILE or large):
@@ -68,16 +68,17 @@ def _is_wide(legal: Program, op: Op) -> bool:
     return op.name in CONTROL or kind_of(op.name) in WIDE
 
 
-def _elements(shape: Shape, sizes: Sequence[int]) -> int:
-    return math.prod(evaluate(dim, sizes) for dim in shape)
+def elements(shape: Shape, sizes: Sequence[int]) -> int:
+    """Elements of a value of ``shape`` where blocks have these sizes; one at least."""
+    return math.prod(max(evaluate(dim, sizes), 1) for dim in shape)
 
 
 def _in_registers(shape: Shape, sizes: Sequence[int], vectors: frozenset[int]) -> int:
     """Elements of the registers that hold a value of ``shape``; a vector over one of ``vectors`` is folded."""
     if len(shape) == 1 and vectors.intersection(blocks_in(shape[0])):
-        return _elements(shape, sizes)
+        return elements(shape, sizes)
     *lead, rows, lanes = (1, 1, *(evaluate(dim, sizes) for dim in shape))
     return math.prod(lead) * -(-rows // SUBLANES) * SUBLANES * -(-lanes // LANES) * LANES
 
 
-__all__ = ["grown"]
+__all__ = ["elements", "grown"]

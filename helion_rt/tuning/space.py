@@ -287,7 +287,7 @@ class Space:
     def tile_elements(self, blocks: Sequence[int]) -> int:
         """Elements of the largest value inside the program's loops when the tunable blocks have these sizes."""
         sizes = self.program.block_sizes(tuple(blocks))
-        return max((_elements(shape, sizes) for shape in self._shapes), default=0)
+        return max((growth.elements(shape, sizes) for shape in self._shapes), default=0)
 
     def _form(self, config: Config) -> Config | PlanError:
         """The canonical form of ``config``, or why it has none."""
@@ -369,7 +369,7 @@ class Space:
         """One step down for the largest block of the largest value; the others when that one is at its smallest."""
         tunable = self.program.tunable_blocks
         sizes = self.program.block_sizes(tuple(blocks))
-        heavy = max(self._shapes, key=lambda shape: _elements(shape, sizes), default=())
+        heavy = max(self._shapes, key=lambda shape: growth.elements(shape, sizes), default=())
         involved = frozenset().union(*(blocks_in(dim) for dim in heavy)) if heavy else frozenset()
         order = sorted(range(len(blocks)), key=lambda i: (tunable[i] in involved, blocks[i]), reverse=True)
         for i in order:
@@ -454,13 +454,6 @@ def _trips(program: Program, axes: Sequence[int], sizes: Sequence[int]) -> int:
         else:
             end = evaluate(axis.end, sizes)
         total *= max(-(-(end - begin) // max(sizes[axis.block], 1)), 0)
-    return total
-
-
-def _elements(shape: Sequence, sizes: Sequence[int]) -> int:
-    total = 1
-    for dim in shape:
-        total *= max(evaluate(dim, sizes), 1)
     return total
 
 
